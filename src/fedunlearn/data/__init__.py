@@ -1,0 +1,23 @@
+"""Data sets, partitions, the backdoor, and the clients made from them."""
+
+from .backdoor import Trigger, poison, trigger, triggered
+from .datasets import Dataset, load, where
+from .download import fetch
+from .partitions import pools
+from .population import Population, populate
+from .sources import data_directory
+
+__all__ = [
+    "Dataset",
+    "Population",
+    "Trigger",
+    "data_directory",
+    "fetch",
+    "load",
+    "poison",
+    "pools",
+    "populate",
+    "trigger",
+    "triggered",
+    "where",
+]

@@ -1,0 +1,137 @@
+"""Data sets from the network, on request only."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from ..registry import dataset
+from ..types import FedUnlearnError
+from .datasets import where
+from .sources import SETTING, SOURCES, Source, data_directory, locate, read
+
+RETRIES = 2
+TIMEOUT_SECONDS = 30
+
+
+def fetch(name: str) -> Path:
+    """The folder of the named data set, which is downloaded if it is not whole on this machine."""
+    dataset.entry(name)
+    if name not in SOURCES:
+        folder = where(name)
+        if folder is None:
+            raise FedUnlearnError(f"data set {name!r} was registered without an address to download it from")
+        return folder
+    here = locate(name)
+    if here is not None and _intact(name, here):
+        return here
+    source = SOURCES[name]
+    folder = data_directory() / source.folders[0]
+    packages = folder / "downloads"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in _download(source, packages):
+            for file, content in _unpacked(path):
+                if file in _published(source):
+                    _write(folder / file, content)
+        shutil.rmtree(packages)
+    except OSError as error:
+        raise FedUnlearnError(
+            f"{source.title} cannot be written to {data_directory()} ({error}): "
+            f"make room there, or set {SETTING} to another folder"
+        ) from error
+    for file in source.files:
+        read(name, folder, file)
+    return folder
+
+
+def _intact(name: str, folder: Path) -> bool:
+    try:
+        for file in SOURCES[name].files:
+            read(name, folder, file)
+    except FedUnlearnError:
+        return False
+    return True
+
+
+def _published(source: Source) -> set[str]:
+    """All files of the packages, also those that another data set needs: nobody should load them twice."""
+    return {file for other in SOURCES.values() if other.downloads == source.downloads for file in other.files}
+
+
+def _download(source: Source, folder: Path) -> list[Path]:
+    """The packages of a data set; what an earlier attempt got whole is not loaded again."""
+    # Slow to import, and only a download needs them.
+    import pooch  # type: ignore[import-untyped]
+    import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+
+    def carry(address: str, path: str, _: object) -> None:
+        # Unlike pooch's own downloader this closes the connection when it breaks, and shows progress by rich.
+        header = {"Accept-Encoding": "identity"}  # a .gz is to arrive as it lies there
+        with requests.get(address, headers=header, stream=True, timeout=TIMEOUT_SECONDS) as response:
+            response.raise_for_status()
+            size = int(response.headers.get("Content-Length", 0)) or None
+            task = progress.add_task(PurePosixPath(address).name, total=size)
+            with open(path, "wb") as file:
+                for chunk in response.iter_content(1 << 16):
+                    file.write(chunk)
+                    progress.advance(task, len(chunk))
+
+    pooch.get_logger().setLevel("WARNING")
+    addresses = {PurePosixPath(address).name: address for address in source.downloads}
+    keeper = pooch.create(
+        folder,
+        base_url="",
+        registry={file: f"md5:{source.downloads[address]}" for file, address in addresses.items()},
+        urls=addresses,
+        retry_if_failed=RETRIES,
+    )
+    paths = []
+    elsewhere = f"copy the files from another machine to {data_directory() / source.folders[0]}"
+    with progress:
+        for file, address in addresses.items():
+            try:
+                paths.append(Path(keeper.fetch(file, downloader=carry)))
+            except requests.RequestException as error:
+                # The text of a broken connection is half a page about the library's inside.
+                answered = isinstance(error, requests.HTTPError)
+                reason = error if answered else "no connection, or it broke"
+                raise FedUnlearnError(
+                    f"{source.title} could not be downloaded from {address} ({reason}): "
+                    f"check the network and try again, or {elsewhere}"
+                ) from error
+            except ValueError as error:
+                raise FedUnlearnError(
+                    f"what came from {address} is not {source.title}, which has md5 "
+                    f"{source.downloads[address]}: try again later, or {elsewhere}"
+                ) from error
+    return paths
+
+
+def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
+    """File names and contents of a .tar.gz or .gz; members are read, never put where their names point."""
+    if not path.name.endswith(".tar.gz"):
+        yield path.stem, gzip.decompress(path.read_bytes())
+        return
+    with tarfile.open(path) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isfile() else None
+            if file is not None:
+                yield PurePosixPath(member.name).name, file.read()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A half-written file never has the real name."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(content)
+    os.replace(part, path)

@@ -1,0 +1,270 @@
+"""Clients made from a data set: who holds what, who is to be forgotten, and what each is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..registry import did_you_mean
+from ..seeds import generator
+from ..types import ClientData, ClientId, Examples, FedUnlearnError
+from .backdoor import VALUE, Trigger, poison, trigger, triggered
+from .datasets import Dataset
+from .partitions import pools
+
+LEVELS = ("client", "sample", "class")
+
+
+@dataclass(frozen=True)
+class Population:
+    """The clients as pre-training sees them, and as the unlearning request sees them.
+
+    They differ in the targets only: a target may be poisoned more for the request, or be split into what
+    stays (``client-3``) and a virtual client that holds what is to be forgotten (``client-3#forget``).
+    """
+
+    pretraining: Mapping[ClientId, ClientData]
+    unlearning: Mapping[ClientId, ClientData]
+    targets: tuple[ClientId, ...]
+
+
+def populate(
+    dataset: Dataset,
+    *,
+    partition: str,
+    clients: int,
+    seed: int,
+    batch_size: int,
+    level: str = "client",
+    targets: int | Sequence[ClientId] = 1,
+    share: float = 0.1,
+    label: int = 0,
+    backdoor: bool = True,
+    pretrain_share: float = 0.8,
+    unlearn_share: float = 1.0,
+    value: float = VALUE,
+    options: Mapping[str, Any] | None = None,
+) -> Population:
+    """Shares a data set out among clients and prepares what is to be forgotten.
+
+    Level ``client`` forgets whole clients, ``sample`` a ``share`` of the targets' training examples, and
+    ``class`` one ``label`` wherever it is held (``targets`` then follow from the data). The backdoor marks
+    what is to be forgotten; at client level it covers ``pretrain_share`` of each batch of a target in
+    pre-training and ``unlearn_share`` in the request.
+    """
+    if level not in LEVELS:
+        raise FedUnlearnError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}")
+    shares = {"share": share, "pretrain_share": pretrain_share, "unlearn_share": unlearn_share}
+    for what, number in shares.items():
+        if not 0 < number <= 1:
+            raise FedUnlearnError(f"{what} must be in (0, 1], not {number}")
+    if batch_size < 1:
+        raise FedUnlearnError(f"batch_size must be at least 1, not {batch_size}")
+    holdings = _holdings(dataset, partition, clients, seed, options)
+    _check_batch_size(holdings, batch_size, partition)
+
+    if level == "class":
+        return _forget_class(holdings, label, dataset.classes, targets, backdoor)
+    chosen = _targets(targets, tuple(holdings), seed, all_allowed=level == "sample")
+    mark = trigger(seed, dataset.train.x.shape[1:], value) if backdoor else None
+    if level == "sample":
+        return _forget_samples(holdings, chosen, share, mark, dataset.classes, seed)
+    return _forget_clients(holdings, chosen, mark, dataset.classes, pretrain_share, unlearn_share, batch_size)
+
+
+def _holdings(
+    dataset: Dataset, partition: str, clients: int, seed: int, options: Mapping[str, Any] | None
+) -> dict[ClientId, ClientData]:
+    """Clean clients: official train and test parts are joined, shared out, and cut again within each pool.
+
+    Deviation: the steps are those of the authors' code, the random numbers are not: theirs come from global
+    generators, and the split of the first run is kept on disk for all seeds.
+    """
+    train, test = len(dataset.train.y), len(dataset.test.y)
+    labels = torch.cat([dataset.train.y, dataset.test.y])
+    shared = pools(partition, labels, dataset.classes, clients, seed, options)
+    owner = torch.randperm(clients, generator=generator("owners", seed)).tolist()
+    width = len(str(clients - 1))
+    holdings = {}
+    for number, pool in enumerate(shared):
+        shuffled = pool[torch.randperm(len(pool), generator=generator("split", seed, number))]
+        # Deviation: whole numbers; the authors' int(train_prob * n) may lose an example to rounding.
+        cut = len(pool) * train // (train + test)
+        holdings[f"client-{owner[number]:0{width}}"] = ClientData(
+            _gather(dataset, shuffled[:cut]), _sets(test=_gather(dataset, shuffled[cut:]))
+        )
+    return {client: holdings[client] for client in sorted(holdings)}
+
+
+def _gather(dataset: Dataset, index: Tensor) -> Examples:
+    """Examples by their place in train followed by test, without joining the two in memory."""
+    train = len(dataset.train.y)
+    early = index < train
+    x = dataset.train.x.new_empty((len(index), *dataset.train.x.shape[1:]))
+    y = dataset.train.y.new_empty(len(index))
+    x[early], y[early] = dataset.train.take(index[early])
+    x[~early], y[~early] = dataset.test.take(index[~early] - train)
+    return Examples(x, y)
+
+
+def _sets(**sets: Examples) -> dict[str, Examples]:
+    """An empty set has no accuracy, so it is left out."""
+    return {name: examples for name, examples in sets.items() if len(examples.y)}
+
+
+def _check_batch_size(holdings: Mapping[ClientId, ClientData], batch_size: int, partition: str) -> None:
+    # What a split leaves of a client later is not checked: nobody can choose its size.
+    smallest = min(holdings, key=lambda client: len(holdings[client].train.y))
+    size = len(holdings[smallest].train.y)
+    if size == 0:
+        raise FedUnlearnError(
+            f"partition {partition!r} leaves {smallest} without a training example: "
+            "use fewer clients or a larger fraction of the data"
+        )
+    if batch_size > size:
+        raise FedUnlearnError(
+            f"batch_size {batch_size} is larger than the training set of {smallest} ({size} examples): "
+            f"use a batch_size of at most {size}, or fewer clients"
+        )
+
+
+def _targets(
+    targets: int | Sequence[ClientId], clients: tuple[ClientId, ...], seed: int, all_allowed: bool
+) -> tuple[ClientId, ...]:
+    if isinstance(targets, int):
+        count = targets
+        drawn = torch.randperm(len(clients), generator=generator("targets", seed))[: max(count, 0)].tolist()
+        chosen = tuple(sorted(clients[number] for number in drawn))
+    else:
+        chosen = tuple(sorted({targets} if isinstance(targets, str) else set(targets)))
+        count = len(chosen)
+    for client in chosen:
+        if client not in clients:
+            raise FedUnlearnError(f"target {client!r} is no client{did_you_mean(client, clients)}")
+    most = len(clients) if all_allowed else len(clients) - 1
+    if not 1 <= count <= most:
+        raise FedUnlearnError(
+            f"{count} of {len(clients)} clients cannot be targets: "
+            + (f"name 1 to {most}" if most else "use at least 2 clients, so that somebody is retained")
+        )
+    return chosen
+
+
+def _forget_clients(
+    holdings: Mapping[ClientId, ClientData],
+    targets: tuple[ClientId, ...],
+    mark: Trigger | None,
+    classes: int,
+    pretrain_share: float,
+    unlearn_share: float,
+    batch_size: int,
+) -> Population:
+    pretraining, unlearning = dict(holdings), dict(holdings)
+    for client in targets:
+        held = holdings[client]
+        if mark is None:
+            pretraining[client] = unlearning[client] = ClientData(
+                held.train, {**held.evaluations, "forget": held.train}
+            )
+            continue
+        before = poison(held.train, mark, classes, pretrain_share, batch_size)
+        after = poison(held.train, mark, classes, unlearn_share, batch_size)
+        marked = triggered(len(after.y), unlearn_share, batch_size)
+        if not marked.any() or not triggered(len(before.y), pretrain_share, batch_size).any():
+            raise FedUnlearnError(
+                f"a poisoned share of {min(pretrain_share, unlearn_share)} poisons nothing in batches of "
+                f"{batch_size}: use a larger share or a larger batch_size"
+            )
+        # Deviation: in the authors' pre-training the set also holds the clean examples of each batch, which
+        # are no attack; here both stages measure the same triggered pictures.
+        evaluations = {**held.evaluations, "backdoor": after if marked.all() else after.take(marked)}
+        pretraining[client] = ClientData(before, evaluations)
+        unlearning[client] = ClientData(after, evaluations)
+    return Population(pretraining, unlearning, targets)
+
+
+def _forget_samples(
+    holdings: Mapping[ClientId, ClientData],
+    targets: tuple[ClientId, ...],
+    share: float,
+    mark: Trigger | None,
+    classes: int,
+    seed: int,
+) -> Population:
+    pretraining, unlearning = dict(holdings), dict(holdings)
+    for client in targets:
+        held = holdings[client]
+        size = len(held.train.y)
+        count = max(1, int(share * size + 1e-9))
+        chosen = torch.zeros(size, dtype=torch.bool)
+        chosen[torch.randperm(size, generator=generator("forget", seed, client))[:count]] = True
+        forget, rest = held.train.take(chosen), held.train.take(~chosen)
+        if mark is not None:
+            forget = poison(forget, mark, classes, share=1.0, batch_size=count)
+        measured = {**held.evaluations, ("forget" if mark is None else "backdoor"): forget}
+        train = held.train if mark is None else _put(held.train, chosen, forget)
+        pretraining[client] = ClientData(train, measured)
+        _split(unlearning, client, ClientData(rest, held.evaluations), "forget", ClientData(forget, measured))
+    return _with_retained(pretraining, unlearning, "the forget share covers everything every client holds")
+
+
+def _forget_class(
+    holdings: Mapping[ClientId, ClientData],
+    label: int,
+    classes: int,
+    targets: int | Sequence[ClientId],
+    backdoor: bool,
+) -> Population:
+    if backdoor:
+        raise FedUnlearnError("level 'class' forgets clean examples of one class: switch the backdoor off")
+    if not 0 <= label < classes:
+        raise FedUnlearnError(f"label {label} is not one of the {classes} classes: use 0..{classes - 1}")
+    if not isinstance(targets, int):
+        raise FedUnlearnError("level 'class' makes all who hold the class targets: name a label, not targets")
+    pretraining, unlearning = dict(holdings), dict(holdings)
+    for client, held in holdings.items():
+        trained, test = held.train.y == label, held.evaluations["test"]
+        tested = test.y == label
+        if not trained.any():
+            if tested.any():
+                unlearning[client] = ClientData(held.train, _sets(test=test.take(~tested)))
+            continue
+        forget, rest = held.train.take(trained), held.train.take(~trained)
+        pretraining[client] = ClientData(held.train, {**held.evaluations, "forget": forget})
+        real = ClientData(rest, _sets(test=test.take(~tested)))
+        virtual = ClientData(forget, _sets(test=test.take(tested), forget=forget))
+        _split(unlearning, client, real, f"class-{label}", virtual)
+    if unlearning.keys() == holdings.keys():
+        raise FedUnlearnError(f"no client trains on label {label}: choose a label that is in the data")
+    return _with_retained(pretraining, unlearning, f"every client holds nothing but label {label}")
+
+
+def _put(examples: Examples, chosen: Tensor, replacement: Examples) -> Examples:
+    x, y = examples.x.clone(), examples.y.clone()
+    x[chosen], y[chosen] = replacement
+    return Examples(x, y)
+
+
+def _split(
+    clients: dict[ClientId, ClientData], client: ClientId, rest: ClientData, what: str, part: ClientData
+) -> None:
+    """Replaces a client by what stays, if anything does, and a virtual client that holds what is to go."""
+    if len(rest.train.y):
+        clients[client] = rest
+    else:
+        del clients[client]
+    clients[f"{client}#{what}"] = part
+
+
+def _with_retained(
+    pretraining: dict[ClientId, ClientData], unlearning: dict[ClientId, ClientData], otherwise: str
+) -> Population:
+    ordered = {client: unlearning[client] for client in sorted(unlearning)}
+    targets = tuple(client for client in ordered if client not in pretraining)
+    if len(targets) == len(ordered):
+        raise FedUnlearnError(f"nobody is left to keep the model for, because {otherwise}: forget less")
+    return Population(pretraining, ordered, targets)

@@ -1,0 +1,5 @@
+"""Engines carry jobs to clients and replies back."""
+
+from .sequential import Sequential
+
+__all__ = ["Sequential"]

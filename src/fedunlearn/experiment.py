@@ -1,0 +1,379 @@
+"""An experiment as a checked, frozen value, and what it takes to perform it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from platformdirs import user_cache_path
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from . import models, vectors
+from .data import Population, load, populate
+from .engines import Sequential
+from .methods import Schedule
+from .methods.fedavg import Pretraining
+from .record import (
+    Recorder,
+    digest,
+    environment,
+    fingerprint,
+    locked,
+    model_hash,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from .registry import dataset as datasets
+from .registry import did_you_mean
+from .registry import method as methods
+from .registry import model as model_names
+from .registry import partition as partitions
+from .run import unlearn
+from .seeds import derive
+from .types import ClientId, FedUnlearnError, Listener, LocalTraining, Outcome, Phase, Request, State, Status
+
+PRETRAINING_VERSION = 1
+"""Raised whenever a change of the code changes the bits of a pre-training: no old ω⁰ then passes for a new one."""
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Rounds = Annotated[int, Field(ge=0)]
+
+
+class Table(BaseModel):
+    """A part of an experiment: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Data(Table):
+    """Which examples, and how they are spread over clients."""
+
+    dataset: str = "fashion-demo"
+    partition: str = "pat-50"
+    clients: Annotated[int, Field(ge=2)] = 10
+    fraction: Share = 1.0
+    directory: Path | None = None
+    options: dict[str, Any] = {}
+
+
+class Backdoor(Table):
+    """The trigger that makes forgetting visible."""
+
+    enabled: bool = True
+    pretrain_share: Share = 0.8
+    unlearn_share: Share = 1.0
+    value: float = 0.8333
+
+
+class Erasure(Table):
+    """What is to be forgotten: clients, some examples of clients, or a class wherever it is held."""
+
+    level: Literal["client", "sample", "class"] = "client"
+    targets: Count | list[str] = 1
+    share: Share = 0.1
+    label: Rounds = 0
+
+
+class Training(Table):
+    """How clients train locally, in every stage."""
+
+    epochs: Count = 1
+    batch_size: Count = 200
+    decay: Share = 0.999
+
+
+class StagePlan(Table):
+    """Rounds and learning rate of one stage."""
+
+    rounds: Rounds = 100
+    lr: Rate = 0.01
+
+
+class PretrainingPlan(StagePlan):
+    """The FedAvg run that makes ω⁰."""
+
+    rounds: Rounds = 2000
+    lr: Rate = 0.05
+    evaluate_every: Count = 20
+
+
+class Experiment(Table):
+    """Everything that determines a run; read from TOML, kept in its folder as JSON."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+    seed: int = 1
+    method: str = "fedosd"
+    model: str = "mlp"
+    options: dict[str, Any] = {}
+    evaluate_every: Count = 1
+    data: Data = Data()
+    request: Erasure = Erasure()
+    backdoor: Backdoor = Backdoor()
+    training: Training = Training()
+    pretraining: PretrainingPlan = PretrainingPlan()
+    unlearning: StagePlan = StagePlan()
+    recovery: StagePlan = StagePlan()
+
+    def phases(self) -> tuple[Phase, ...]:
+        make = methods[self.method]
+        known = list(inspect.signature(make).parameters)[1:]
+        for option in self.options:
+            if option not in known:
+                raise FedUnlearnError(
+                    f"method {self.method!r} has no option {option!r}{did_you_mean(option, known)}"
+                )
+        schedule = Schedule(
+            self.unlearning.rounds, self.unlearning.lr, self.recovery.rounds, self.recovery.lr
+        )
+        return make(schedule, **self.options)
+
+
+def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """An experiment from a TOML file; overrides look like ``data.partition=iid``."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise FedUnlearnError(f"{path} is not TOML: {error}") from error
+    for override in overrides:
+        _override(values, override)
+    return check({"name": path.stem, **values}, str(path))
+
+
+def check(values: Mapping[str, Any], source: str) -> Experiment:
+    """A valid experiment, or one sentence about the first thing that is wrong with it."""
+    try:
+        experiment = Experiment.model_validate(values)
+    except ValidationError as error:
+        raise FedUnlearnError(f"{source}: {_first_problem(error)}") from None
+    try:
+        datasets.entry(experiment.data.dataset)
+        partitions.entry(experiment.data.partition)
+        model_names.entry(experiment.model)
+        experiment.phases()
+    except FedUnlearnError as error:
+        raise FedUnlearnError(f"{source}: {error}") from None
+    return experiment
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    if not sign:
+        raise FedUnlearnError(
+            f"override {override!r} has no '=': write it as key=value, e.g. seed=2 or data.partition=iid"
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *tables, last = key.strip().split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise FedUnlearnError(f"override {override!r}: {table!r} is a value, not a table")
+    values[last] = value
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] != "extra_forbidden":
+        return f"{place} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    table: type[BaseModel] = Experiment
+    for part in problem["loc"][:-1]:
+        annotation = table.model_fields[str(part)].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        table = annotation
+    return f"unknown key {place!r}{did_you_mean(str(problem['loc'][-1]), table.model_fields)}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An experiment with its data and its model drawn up."""
+
+    experiment: Experiment
+    population: Population
+    build: Callable[[object], nn.Module]
+
+    @property
+    def training(self) -> LocalTraining:
+        return LocalTraining(**self.experiment.training.model_dump())
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    def fresh(self, purpose: str) -> State:
+        """A new model for a named purpose; pre-training starts from the one for ``pre-training``."""
+        module = self.build((self.seed, purpose))
+        return State(vectors.flatten(module), buffers=vectors.buffers(module))
+
+
+def prepare(experiment: Experiment) -> Setting:
+    """Loads the data, spreads it over clients and says how to build the model."""
+    source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+    erasure, backdoor = experiment.request, experiment.backdoor
+    population = populate(
+        source,
+        partition=experiment.data.partition,
+        clients=experiment.data.clients,
+        seed=experiment.seed,
+        batch_size=experiment.training.batch_size,
+        level=erasure.level,
+        targets=erasure.targets,
+        share=erasure.share,
+        label=erasure.label,
+        backdoor=backdoor.enabled and erasure.level != "class",
+        pretrain_share=backdoor.pretrain_share,
+        unlearn_share=backdoor.unlearn_share,
+        value=backdoor.value,
+        options=experiment.data.options,
+    )
+    channels, height, width = source.train.x.shape[1:]
+    return Setting(experiment, population, partial(models.build, experiment.model, source.classes, (channels, height, width)))
+
+
+def pretrained(
+    setting: Setting, listeners: Sequence[Listener] = (), *, checkpoint_seconds: float = 5.0
+) -> State:
+    """ω⁰: trained once, then shared by every run whose pre-training is determined by the same things."""
+    plan, clients = setting.experiment.pretraining, setting.population.pretraining
+    start = setting.fresh("pre-training")
+    identity = fingerprint(
+        {
+            "version": PRETRAINING_VERSION,
+            "start": model_hash(start),
+            "clients": {client: digest(data.train._asdict()) for client, data in clients.items()},
+            "model": setting.experiment.model,
+            "training": asdict(setting.training),
+            "rounds": plan.rounds,
+            "lr": plan.lr,
+            "seed": setting.seed,
+            "torch": torch.__version__,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+        }
+    )
+    folder = cache_directory() / "pretraining" / identity[:20]
+    finished = folder / "model.safetensors"
+    with locked(folder / "lock", wait=True):
+        if not finished.exists():
+            request = Request(
+                start.params, tuple(clients), _watched(setting.population), setting.fresh, start.buffers
+            )
+            with Recorder(folder, identity, seconds=checkpoint_seconds) as recorder:
+                outcome = unlearn(
+                    (Pretraining(plan.rounds, plan.lr),),
+                    request,
+                    Sequential(setting.build(0), clients),
+                    training=setting.training,
+                    seed=derive("pre-training", setting.seed),
+                    evaluate_every=plan.evaluate_every,
+                    listeners=(recorder, *listeners),
+                    resume=recorder.progress,
+                )
+            if outcome.status.failed:
+                raise FedUnlearnError(outcome.reason)
+            write_tensors(finished, _named(outcome.state))
+        tensors, _ = read_tensors(finished)
+    return State(tensors.pop("params"), buffers=tensors)
+
+
+def perform(
+    experiment: Experiment,
+    folder: Path,
+    listeners: Sequence[Listener] = (),
+    *,
+    checkpoint_seconds: float = 5.0,
+) -> Outcome:
+    """Runs the experiment in a folder, or goes on with what the folder already holds."""
+    config = experiment.model_dump(mode="json")
+    with locked(folder / "lock"):
+        _claim(folder, config)
+        setting = prepare(experiment)
+        omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds)
+        write_json(folder / "environment.json", environment())
+        write_tensors(folder / "omega0.safetensors", _named(omega0))
+        clients = setting.population.unlearning
+        request = Request(
+            omega0.params, tuple(clients), setting.population.targets, setting.fresh, omega0.buffers
+        )
+        module = setting.build(0)
+        identity = fingerprint({"config": config, "omega0": model_hash(omega0)})
+        with Recorder(folder, identity, seconds=checkpoint_seconds) as recorder:
+            outcome = unlearn(
+                experiment.phases(),
+                request,
+                Sequential(module, clients),
+                training=setting.training,
+                seed=derive("unlearning", experiment.seed),
+                evaluate_every=experiment.evaluate_every,
+                listeners=(recorder, *listeners),
+                resume=recorder.progress,
+            )
+        vectors.load(module, outcome.state)
+        write_tensors(folder / "model.safetensors", module.state_dict())
+        write_json(
+            folder / "outcome.json",
+            {"status": outcome.status, "reason": outcome.reason, "model_sha256": model_hash(outcome.state)},
+        )
+    return outcome
+
+
+def resume(folder: Path, listeners: Sequence[Listener] = ()) -> Outcome:
+    """Goes on with a run that was stopped."""
+    try:
+        config = json.loads((folder / "experiment.json").read_text())
+    except OSError:
+        raise FedUnlearnError(
+            f"{folder} holds no experiment.json, so it is not a run folder: name one"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise FedUnlearnError(f"{folder / 'experiment.json'} is not JSON: {error}") from None
+    return perform(check(config, str(folder / "experiment.json")), folder, listeners)
+
+
+def cache_directory() -> Path:
+    """Where pre-trained models are kept: ``FEDUNLEARN_CACHE``, or the user's cache folder."""
+    named = os.environ.get("FEDUNLEARN_CACHE")
+    return Path(named) if named else user_cache_path("fedunlearn")
+
+
+def _watched(population: Population) -> tuple[ClientId, ...]:
+    """The clients behind the targets, measured from the start; none where that is everybody."""
+    real = {target.partition("#")[0] for target in population.targets}
+    return tuple(sorted(real)) if len(real) < len(population.pretraining) else ()
+
+
+def _claim(folder: Path, config: Mapping[str, Any]) -> None:
+    """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished."""
+    path = folder / "experiment.json"
+    if not path.exists():
+        write_json(path, config)
+    elif json.loads(path.read_text()) != config:
+        raise FedUnlearnError(
+            f"{folder} holds a run with another configuration: choose another folder with --out"
+        )
+    finished = folder / "outcome.json"
+    if finished.exists():
+        status = Status(json.loads(finished.read_text())["status"])
+        if not status.failed:
+            raise FedUnlearnError(
+                f"the run in {folder} is finished ({status}): choose another folder with --out"
+            )
+
+
+def _named(state: State) -> dict[str, Tensor]:
+    return {"params": state.params, **state.buffers}

@@ -1,0 +1,88 @@
+"""Lengths and angles of model-sized vectors, summed in float64 whatever their own type."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._blocks import blocks
+
+
+@torch.no_grad()
+def distance(a: Tensor, b: Tensor) -> float:
+    """The Euclidean distance ‖a − b‖, for instance of a model ω from the model ω⁰ it was asked to leave.
+
+    NaN if either vector holds one. Vectors of different length are refused.
+
+    >>> distance(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]))
+    5.0
+    """
+    _require_vectors(a=a, b=b)
+    square = 0.0
+    for part in blocks(len(a), rows=2):
+        gap = a[part].double() - b[part].double()
+        square += float(gap @ gap)
+    return math.sqrt(square)
+
+
+@torch.no_grad()
+def cosine(a: Tensor, b: Tensor) -> float:
+    """The cosine of the angle between two vectors, within [-1, 1].
+
+    0 if either vector is zero; NaN if either holds one. Vectors of different length are refused.
+
+    >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([-2.0, 0.0]))
+    -0.6
+    """
+    _require_vectors(a=a, b=b)
+    return float(_cosines(a.unsqueeze(0), b))
+
+
+@torch.no_grad()
+def conflicts(displacements: Tensor, update: Tensor, *, tolerance: float = 1e-4) -> int:
+    """How many clients the applied step ω^{t+1} − ω^t works against, to first order.
+
+    A row g_i is a gradient or a displacement ω − ω_i of client i, so its loss rises iff g_i · update > 0
+    (Definition 1 of FedOSD, Pan et al., AAAI 2025, with update = −η g_u). A zero row and a zero update
+    never conflict; a row or an update that is not finite is refused, because it has no angle.
+
+    Deviation: the authors' code compares an arccos with 90 degrees in float32, where even an exactly
+    orthogonal step counts as a conflict; here the cosine must exceed ``tolerance``.
+
+    >>> gradients = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    >>> conflicts(gradients, torch.tensor([0.5, 0.0]))
+    1
+    """
+    if displacements.ndim != 2 or update.ndim != 1 or displacements.shape[1] != len(update):
+        raise ValueError(
+            "displacements must be a matrix with a column for each element of update, "
+            f"got {tuple(displacements.shape)} and {tuple(update.shape)}"
+        )
+    cosines = _cosines(displacements, update)
+    broken = torch.nonzero(cosines.isnan())
+    if len(broken) > 0:
+        raise ValueError(f"displacements row {int(broken[0])}, or update, holds a NaN or an infinity")
+    return int((cosines > tolerance).sum())
+
+
+def _cosines(matrix: Tensor, vector: Tensor) -> Tensor:
+    """The cosine of each row with the vector, 0 where one of them is zero."""
+    products = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
+    squares = torch.zeros_like(products)
+    square = torch.zeros((), dtype=torch.float64, device=matrix.device)
+    for part in blocks(len(vector), rows=len(matrix) + 1):
+        rows, column = matrix[:, part].double(), vector[part].double()
+        products += rows @ column
+        squares += rows.square().sum(1)
+        square += column @ column
+    # The root of each square alone: the product of two squares could leave the range of float64.
+    lengths = squares.sqrt() * square.sqrt()
+    return torch.where(lengths == 0, lengths, products / lengths).clamp(-1, 1)
+
+
+def _require_vectors(**vectors: Tensor) -> None:
+    shapes = {name: tuple(vector.shape) for name, vector in vectors.items()}
+    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise ValueError(f"expected vectors of one length, got {shapes}")

@@ -1,0 +1,79 @@
+"""What a step may keep: the part that does not lead back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._blocks import blocks
+
+NEGLIGIBLE = 1e-12
+"""An ``away`` this much shorter than the displacement is rounding and has no direction worth keeping."""
+
+VANISHING = 1e-6
+"""A projection this much shorter than the displacement is mostly rounding, and no step to stretch."""
+
+
+@torch.no_grad()
+def project_off(
+    displacement: Tensor,
+    away: Tensor,
+    *,
+    always: bool = False,
+    rescale: bool = True,
+) -> Tensor:
+    """A client's displacement ω − ω_i without its part along ``away`` = ω − ω⁰, where that leads back to ω⁰.
+
+    FedOSD (Pan et al., "Federated Unlearning with Gradient Descent and Conflict Mitigation", AAAI 2025),
+    Eq. 7, and the rescaling to the former norm of Algorithm 1, line 17. Displacements are subtracted, so
+    one with a positive product with ``away`` shortens the way back; any other is returned as it is, unless
+    ``always``, as in the released code. Subtracting a mean of results never brings the model nearer to ω⁰.
+
+    A zero or negligible ``away`` (1e-12 of the displacement) changes nothing. A displacement parallel to
+    ``away`` (less than 1e-6 of it remains) gives the zero vector, which is not rescaled. The result is
+    a new tensor of the displacement's type. A NaN or an infinity is refused.
+
+    >>> project_off(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0]))
+    tensor([5., 0.])
+    >>> project_off(torch.tensor([3.0, -4.0]), torch.tensor([0.0, 2.0]))
+    tensor([ 3., -4.])
+    """
+    if displacement.ndim != 1 or displacement.shape != away.shape:
+        raise ValueError(
+            f"expected two vectors of one length, got {tuple(displacement.shape)} and {tuple(away.shape)}"
+        )
+    square, product, reach = _products(displacement, away, 0.0)
+    if not math.isfinite(square + reach):
+        name = "displacement" if math.isfinite(reach) else "away"
+        raise ValueError(f"{name} holds a NaN, an infinity or numbers too large to square")
+    if math.sqrt(reach) <= NEGLIGIBLE * math.sqrt(square) or not (always or product > 0):
+        return displacement.clone()
+
+    share = product / reach  # Eq. 7
+    # Projected a second time: rounding of the first share counts once the remainder is rescaled.
+    remaining, residue, _ = _products(displacement, away, share)
+    share += residue / reach
+    norm = math.sqrt(square)
+    remainder = math.sqrt(max(0.0, remaining - residue**2 / reach))
+    result = torch.zeros_like(displacement)
+    # Deviation: the authors' code divides by the norm of whatever remains, however little that is.
+    if remainder <= VANISHING * norm:
+        return result
+    scale = norm / remainder if rescale else 1.0  # Alg. 1, line 17
+    for part in blocks(len(displacement), rows=3):
+        result[part] = scale * (displacement[part].double() - share * away[part].double())
+    return result
+
+
+def _products(displacement: Tensor, away: Tensor, share: float) -> tuple[float, float, float]:
+    """Of v = displacement − share · away and ``away``: v·v, v·away and away·away."""
+    square = product = reach = 0.0
+    for part in blocks(len(displacement), rows=3):
+        anchor = away[part].double()
+        rest = displacement[part].double() - share * anchor
+        square += float(rest @ rest)
+        product += float(rest @ anchor)
+        reach += float(anchor @ anchor)
+    return square, product, reach

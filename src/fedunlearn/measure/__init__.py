@@ -1,0 +1,7 @@
+"""What is measured in every round; the keys are the same in files, tables and plots."""
+
+from .cost import cost
+from .forgetting import forgetting
+from .utility import utility
+
+__all__ = ["cost", "forgetting", "utility"]

@@ -1,0 +1,24 @@
+"""What the model is still worth to the clients that stay."""
+
+from __future__ import annotations
+
+from statistics import fmean, pstdev
+
+from ..types import Evaluation, Metrics, Request
+
+
+def utility(evaluation: Evaluation, request: Request) -> Metrics:
+    """R-Acc over the retained clients: mean, population deviation, worst, best; and their mean loss."""
+    rows = [
+        evaluation[client] for client in request.retained if "test_accuracy" in evaluation.get(client, {})
+    ]
+    if not rows:
+        return {}
+    accuracies = [row["test_accuracy"] for row in rows]
+    return {
+        "r_acc": fmean(accuracies),
+        "r_acc_std": pstdev(accuracies),
+        "r_acc_worst": min(accuracies),
+        "r_acc_best": max(accuracies),
+        "loss_retained": fmean(row["test_loss"] for row in rows),
+    }

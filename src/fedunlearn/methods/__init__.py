@@ -1,0 +1,6 @@
+"""Unlearning methods: one paper, one file."""
+
+from . import fedavg, fedosd, finetune, retrain
+from .schedule import Schedule
+
+__all__ = ["Schedule", "fedavg", "fedosd", "finetune", "retrain"]

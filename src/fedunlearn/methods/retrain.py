@@ -1,0 +1,24 @@
+"""Retraining without the targets: the reference that unlearning is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..registry import method
+from ..types import Phase, Request, State
+from .fedavg import Averaging
+from .schedule import Schedule
+
+
+@dataclass(frozen=True)
+class FreshAveraging(Averaging):
+    """Averaging from a new random model, initialised unlike the pre-training's."""
+
+    def start(self, request: Request, state: State) -> State:
+        return request.fresh("retrain")
+
+
+@method("retrain", paper="-", summary="a new model from the retained clients alone", online="retained")
+def retrain(schedule: Schedule, *, rounds: int = 0) -> tuple[Phase, ...]:
+    """``rounds`` replaces the schedule's total: the paper's 200 leave the reference under-trained."""
+    return (FreshAveraging(rounds or schedule.rounds, schedule.recover_lr),)

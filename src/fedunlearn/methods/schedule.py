@@ -1,0 +1,19 @@
+"""The budget that every method is given, so that methods are compared on equal terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rounds and learning rates of the two stages."""
+
+    unlearn_rounds: int = 100
+    unlearn_lr: float = 0.01
+    recover_rounds: int = 100
+    recover_lr: float = 0.01
+
+    @property
+    def rounds(self) -> int:
+        return self.unlearn_rounds + self.recover_rounds

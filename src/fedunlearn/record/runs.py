@@ -1,0 +1,174 @@
+"""The folder of a run: metrics as they come, checkpoints that survive a kill, and the way back from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ..types import Event, FedUnlearnError, Metrics, Progress, State, Status
+from .files import digest, explained, read_tensors, write_tensors
+
+FORMAT = "fedunlearn checkpoint 1"
+KEPT = 2
+
+
+def model_hash(state: State) -> str:
+    """SHA-256 of a model's parameters and buffers: equal hashes are equal bits."""
+    return digest(
+        {"params": state.params, **{f"buffer {name}": value for name, value in state.buffers.items()}}
+    )
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def environment() -> dict[str, str]:
+    """What, beside config and seed, decides about the bits and the seconds of a run."""
+    return {
+        "fedunlearn": version("fedunlearn"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": str(os.cpu_count()),
+        "byteorder": sys.byteorder,
+    }
+
+
+def read_metrics(folder: Path) -> list[Metrics]:
+    """The rows that a run has written so far; a line cut off by a kill does not count."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        raise FedUnlearnError(
+            f"{folder} holds no metrics.jsonl, so it is not a run folder: name the folder of a run"
+        )
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Recorder:
+    """A listener that writes metrics and checkpoints into a folder, and knows where the run stopped.
+
+    Metrics are appended every round, checkpoints at most every ``seconds`` and whenever the recorder
+    is closed, so a kill costs that much work and never a wrong bit.
+    """
+
+    def __init__(self, folder: Path, identity: str, *, seconds: float = 5.0) -> None:
+        self._checkpoints = folder / "checkpoints"
+        self._metrics = folder / "metrics.jsonl"
+        self._identity = identity
+        self._seconds = seconds
+        self._pending: Event | None = None
+        self._saved_at = time.monotonic()
+        self.progress, self._length = self._last_good()
+
+    def __enter__(self) -> Recorder:
+        with explained(self._metrics):
+            self._metrics.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._metrics.open("ab")
+            self._file.truncate(self._length)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            self._save()
+
+    def __call__(self, event: Event) -> None:
+        with explained(self._metrics):
+            self._file.write((json.dumps(event.metrics) + "\n").encode())
+            self._file.flush()
+        self._pending = event
+        if time.monotonic() - self._saved_at >= self._seconds:
+            self._save()
+
+    def _save(self) -> None:
+        if self._pending is None:
+            return
+        with explained(self._metrics):
+            os.fsync(self._file.fileno())
+        progress, state = self._pending.progress, self._pending.progress.state
+        number = max((_number(path) for path in self._files()), default=0) + 1
+        about = {
+            "phase": progress.phase,
+            "elapsed_rounds": progress.elapsed_rounds,
+            "round": state.round,
+            "status": state.status,
+            "reason": state.reason,
+            "metrics_bytes": self._file.tell(),
+        }
+        write_tensors(
+            self._checkpoints / f"{number:08d}.safetensors",
+            {
+                "params": state.params,
+                **{f"memory {name}": value for name, value in state.memory.items()},
+                **{f"buffer {name}": value for name, value in state.buffers.items()},
+            },
+            format=FORMAT,
+            identity=self._identity,
+            progress=json.dumps(about),
+        )
+        for path in self._files()[:-KEPT]:
+            path.unlink()
+        self._pending = None
+        self._saved_at = time.monotonic()
+
+    def _files(self) -> list[Path]:
+        return sorted(self._checkpoints.glob("[0-9]*.safetensors"), key=_number)
+
+    def _last_good(self) -> tuple[Progress | None, int]:
+        """The newest checkpoint that is whole; the one before it where a disk has damaged the newest."""
+        problem: FedUnlearnError | None = None
+        for path in reversed(self._files()):
+            try:
+                tensors, metadata = read_tensors(path)
+            except FedUnlearnError as error:
+                problem = problem or error
+                warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=3)
+                continue
+            if metadata.get("format") != FORMAT or metadata.get("identity") != self._identity:
+                raise FedUnlearnError(
+                    f"{path} belongs to another run (its configuration differs): choose another folder"
+                )
+            return _progress(tensors, metadata)
+        if problem is not None:
+            raise problem
+        return None, 0
+
+
+def _progress(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> tuple[Progress, int]:
+    about = json.loads(metadata["progress"])
+
+    def named(prefix: str) -> dict[str, torch.Tensor]:
+        return {
+            name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+        }
+
+    state = State(
+        tensors["params"],
+        about["round"],
+        memory=named("memory "),
+        buffers=named("buffer "),
+        status=Status(about["status"]),
+        reason=about["reason"],
+    )
+    return Progress(about["phase"], about["elapsed_rounds"], state), about["metrics_bytes"]
+
+
+def _number(path: Path) -> int:
+    return int(path.stem)

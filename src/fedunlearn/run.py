@@ -1,0 +1,192 @@
+"""The driver: asks phases, carries jobs to the federation, tells phases what came back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from .maths import conflicts, distance
+from .measure import cost, forgetting, utility
+from .seeds import derive
+from .types import (
+    Buffers,
+    ClientId,
+    Event,
+    Federation,
+    FedUnlearnError,
+    Job,
+    Listener,
+    LocalTraining,
+    Metrics,
+    Outcome,
+    Phase,
+    Progress,
+    Replies,
+    Request,
+    Stage,
+    State,
+    Status,
+)
+
+
+def unlearn(
+    phases: Sequence[Phase],
+    request: Request,
+    federation: Federation,
+    *,
+    training: LocalTraining = LocalTraining(),
+    seed: int = 0,
+    evaluate_every: int = 1,
+    listeners: Sequence[Listener] = (),
+    resume: Progress | None = None,
+) -> Outcome:
+    """Drives the phases one after the other and returns how it ended.
+
+    Pre-training is the same drive with the one phase ``Pretraining``. Listeners hear every finished
+    round; ``resume`` takes a ``Progress`` that a listener once heard and goes on from there, to the
+    same bits. A phase that fails (``Status.failed``) ends the run with the last good model.
+    """
+    absent = sorted(set(request.clients) - set(federation.clients))
+    if absent:
+        raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
+    phases = tuple(phases)
+    rows: list[Metrics] = []
+
+    def announce(progress: Progress, metrics: Metrics) -> None:
+        rows.append(metrics)
+        for listener in listeners:
+            listener(Event(progress, phases, metrics))
+
+    def evaluate(state: State) -> Metrics:
+        evaluation = federation.evaluate(state.params, state.buffers)
+        return {**forgetting(evaluation, request), **utility(evaluation, request)}
+
+    with _one_thread():
+        if resume is None:
+            progress = Progress(0, 0, State(request.params, buffers=request.buffers))
+            announce(
+                progress, {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, **evaluate(progress.state)}
+            )
+        else:
+            # A failed round is tried again: the missing client may be back.
+            status = Status.RUNNING if resume.state.status.failed else resume.state.status
+            progress = replace(resume, state=replace(resume.state, status=status, reason=""))
+        for index in range(progress.phase, len(phases)):
+            phase = phases[index]
+            if index > progress.phase or progress.elapsed_rounds == 0:
+                progress = replace(progress, phase=index, state=phase.start(request, progress.state))
+            while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
+                progress, metrics = _round(phase, progress, request, federation, training, seed)
+                ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
+                if ended or progress.elapsed_rounds % evaluate_every == 0:
+                    metrics |= evaluate(progress.state)
+                announce(progress, metrics)
+            if progress.state.status.failed:
+                break
+    state = progress.state
+    return Outcome(
+        state, Status.DONE if state.status is Status.RUNNING else state.status, state.reason, tuple(rows)
+    )
+
+
+def _round(
+    phase: Phase,
+    progress: Progress,
+    request: Request,
+    federation: Federation,
+    training: LocalTraining,
+    seed: int,
+) -> tuple[Progress, Metrics]:
+    started = time.perf_counter()
+    before = progress.state
+    lr = phase.lr * training.decay**progress.elapsed_rounds
+    jobs = {
+        client: replace(
+            job,
+            buffers=before.buffers,
+            lr=lr,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            seed=derive(seed, progress.phase, before.round, client, "local training"),
+        )
+        for client, job in phase.ask(request, before).items()
+    }
+    replies = federation.train(jobs) if jobs else Replies({})
+    after = _heard(phase, request, before, jobs, replies)
+    moved = replace(progress, elapsed_rounds=progress.elapsed_rounds + (not after.status.failed), state=after)
+    metrics: Metrics = {
+        "phase": moved.phase,
+        "stage": phase.stage,
+        "round": after.round,
+        "elapsed": moved.elapsed_rounds,
+        "lr": lr,
+        **after.diagnostics,
+        "distance": distance(after.params, request.params),
+    }
+    kept = replies.of(request.retained)
+    if kept and phase.stage is not Stage.PRETRAINING and not after.status.failed:
+        metrics["conflicts"] = conflicts(kept.matrix(), after.params - before.params)
+    metrics |= cost(jobs, replies, time.perf_counter() - started)
+    if after.status is not Status.RUNNING:
+        metrics |= {"status": after.status, "reason": after.reason}
+    return moved, metrics
+
+
+def _heard(
+    phase: Phase, request: Request, state: State, jobs: Mapping[ClientId, Job], replies: Replies
+) -> State:
+    """The state after the replies, or the one before them where they, or the step, are not finite."""
+    if jobs and not replies:
+        return state.halt(
+            Status.MISSING_REPLY, f"nobody answered in round {state.round + 1} of {phase.stage}: resume later"
+        )
+    for client, reply in replies.items():
+        if not bool(reply.displacement.isfinite().all()):
+            return _diverged(phase, state, f"{client} sent an update that is not finite")
+    after = phase.tell(request, state, replies)
+    if not bool(after.params.isfinite().all()):
+        return _diverged(phase, state, "the step is not finite")
+    speakers = request.clients if phase.stage is Stage.PRETRAINING else request.retained
+    if after.status.failed:
+        return replace(after, round=state.round)
+    return replace(after, round=state.round + 1, buffers=_merge(replies.of(speakers), state.buffers))
+
+
+def _diverged(phase: Phase, state: State, what: str) -> State:
+    return replace(state, diagnostics={}).halt(
+        Status.DIVERGED,
+        f"{what} in round {state.round + 1} of {phase.stage}: the model before it is kept; "
+        f"lower the learning rate (now {phase.lr:g}) and run again",
+    )
+
+
+def _merge(replies: Replies, before: Buffers) -> Buffers:
+    """Averages the float buffers of the clients that stay; integer ones (counters) follow the first."""
+    if not replies or not before:
+        return before
+    merged = {}
+    for name, old in before.items():
+        values = [reply.buffers[name] for reply in replies.values()]
+        if old.is_floating_point():
+            merged[name] = sum(
+                (value * weight for value, weight in zip(values, replies.weights(), strict=True)),
+                torch.zeros_like(old),
+            )
+        else:
+            merged[name] = values[0]
+    return merged
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums over several threads differ in the last bits; results must not depend on the machine's load."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,288 @@
+"""The values that travel between server, clients and listeners."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Vector = Tensor
+"""One-dimensional: all trainable parameters of a model in module order."""
+
+ClientId = str
+"""A stable name, never a position: ``client-3``, or the virtual ``client-3#forget``."""
+
+Buffers = Mapping[str, Tensor]
+"""What a model carries beside its parameters (BatchNorm statistics); empty for most models."""
+
+Metrics = dict[str, float | int | str]
+
+
+class FedUnlearnError(Exception):
+    """Something the user can mend; the message says what, where and what to do."""
+
+
+class Examples(NamedTuple):
+    """Inputs and labels of equal length."""
+
+    x: Tensor
+    y: Tensor
+
+    def take(self, index: Tensor) -> Examples:
+        return Examples(self.x[index], self.y[index])
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one client holds: the examples it trains on, and the named sets it evaluates on.
+
+    Sets with a meaning for the measures: ``test`` (clean, never trained on), ``backdoor``
+    (triggered, with flipped labels), ``forget`` (what the request asks to forget).
+    """
+
+    train: Examples
+    evaluations: Mapping[str, Examples] = field(default_factory=dict)
+
+
+class Status(StrEnum):
+    """How a phase, or a run, stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    CONVERGED = "converged"
+    NO_DIRECTION = "no_direction"
+    MISSING_REPLY = "missing_reply"
+    DIVERGED = "diverged"
+
+    @property
+    def failed(self) -> bool:
+        return self in (Status.NO_DIRECTION, Status.MISSING_REPLY, Status.DIVERGED)
+
+
+class Stage(StrEnum):
+    """The part of the protocol that a phase belongs to."""
+
+    PRETRAINING = "pre-training"
+    UNLEARNING = "unlearning"
+    POSTTRAINING = "post-training"
+
+
+@dataclass(frozen=True)
+class Job:
+    """Server to client: train from ``params`` with the named objective.
+
+    A method fills the first three fields; the driver fills the rest.
+    """
+
+    params: Vector
+    objective: str = "cross_entropy"
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=dict)
+    lr: float = 0.0
+    epochs: int = 1
+    batch_size: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Client to server: the displacement Δ = ω − ω_i of the local training, and how much data made it."""
+
+    displacement: Vector
+    examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=dict)
+
+
+class Replies(Mapping[ClientId, Reply]):
+    """Replies keyed by client, always in the order of the client's name: arrival does not matter."""
+
+    def __init__(self, replies: Mapping[ClientId, Reply]) -> None:
+        self._replies = {client: replies[client] for client in sorted(replies)}
+
+    def __getitem__(self, client: ClientId) -> Reply:
+        return self._replies[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def of(self, clients: Iterable[ClientId]) -> Replies:
+        """The replies of those clients that answered."""
+        wanted = set(clients)
+        return Replies({client: reply for client, reply in self.items() if client in wanted})
+
+    def matrix(self) -> Tensor:
+        """One displacement a row."""
+        return torch.stack([reply.displacement for reply in self.values()])
+
+    def mean(self) -> Vector:
+        """The plain mean of the displacements."""
+        return self._combine([1 / len(self)] * len(self))
+
+    def average(self) -> Vector:
+        """The mean of the displacements, weighted by each client's number of examples."""
+        return self._combine(self.weights())
+
+    def weights(self) -> list[float]:
+        total = sum(reply.examples for reply in self.values())
+        return [reply.examples / total for reply in self.values()]
+
+    def _combine(self, weights: list[float]) -> Vector:
+        first, *others = self.values()
+        total = first.displacement * weights[0]
+        for reply, weight in zip(others, weights[1:], strict=True):
+            total.add_(reply.displacement, alpha=weight)
+        return total
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a phase knows between two rounds; what can be saved can be resumed."""
+
+    params: Vector
+    round: int = 0
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=dict)
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    status: Status = Status.RUNNING
+    reason: str = ""
+
+    def step(self, direction: Vector, **diagnostics: float) -> State:
+        """Moves the model along a direction (directions are added, displacements subtracted)."""
+        return replace(self, params=self.params + direction, diagnostics=diagnostics)
+
+    def remember(self, **memory: Tensor) -> State:
+        return replace(self, memory={**self.memory, **memory})
+
+    def halt(self, status: Status, reason: str) -> State:
+        """Ends the phase here, with the model as it is."""
+        return replace(self, status=status, reason=reason)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who wants to be forgotten, by whom, and from which model ω⁰."""
+
+    params: Vector
+    clients: tuple[ClientId, ...]
+    targets: tuple[ClientId, ...]
+    fresh: Callable[[str], State]
+    """A newly initialised model for a named purpose; the same name gives the same model."""
+    buffers: Buffers = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.targets) - set(self.clients))
+        if unknown:
+            raise FedUnlearnError(f"target {unknown[0]!r} is not one of the {len(self.clients)} clients")
+        if not self.retained:
+            raise FedUnlearnError(
+                f"all {len(self.clients)} clients are targets, so nobody is left to keep the model for: "
+                "name fewer targets, or delete the model"
+            )
+
+    @property
+    def retained(self) -> tuple[ClientId, ...]:
+        return tuple(client for client in self.clients if client not in self.targets)
+
+
+@dataclass(frozen=True)
+class Phase(ABC):
+    """A run of rounds with one rule; its fields are its hyper-parameters.
+
+    ``ask`` says who should do what, ``tell`` hears what came back; neither knows how the
+    messages travel, and both are pure functions of their arguments.
+    """
+
+    rounds: int
+    lr: float
+
+    stage: ClassVar[Stage]
+
+    def start(self, request: Request, state: State) -> State:
+        """The state of the first round, given the one that the phase before left behind."""
+        return State(state.params, buffers=state.buffers)
+
+    @abstractmethod
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]: ...
+
+    @abstractmethod
+    def tell(self, request: Request, state: State, replies: Replies) -> State: ...
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains: plain SGD over a fixed list of batches."""
+
+    epochs: int = 1
+    batch_size: int = 200
+    decay: float = 0.999
+    """The learning rate of a phase is multiplied by this after every round of the run."""
+
+
+class Objective(Protocol):
+    """What a client minimises, found by name on every engine."""
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor: ...
+
+    def project(self, params: Vector) -> Vector:
+        """Applied after each local step; most objectives return ``params`` untouched."""
+        ...
+
+
+Evaluation = Mapping[ClientId, Mapping[str, float]]
+"""For each client ``<set>_accuracy``, ``<set>_loss`` and ``<set>_examples`` of its evaluation sets."""
+
+
+class Federation(Protocol):
+    """What an engine is: it carries jobs to clients and replies back."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]: ...
+
+    def train(self, jobs: Mapping[ClientId, Job]) -> Replies: ...
+
+    def evaluate(self, params: Vector, buffers: Buffers) -> Evaluation: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: enough to go on from here in another process."""
+
+    phase: int
+    elapsed_rounds: int
+    state: State
+
+
+@dataclass(frozen=True)
+class Event:
+    """One finished round (or, with round 0, the start of a run), as listeners hear it."""
+
+    progress: Progress
+    phases: tuple[Phase, ...]
+    metrics: Metrics
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    state: State
+    status: Status
+    reason: str
+    metrics: tuple[Metrics, ...]
+
+    @property
+    def params(self) -> Vector:
+        return self.state.params

@@ -1,0 +1,58 @@
+"""A model's trainable parameters as one vector; its buffers ride beside."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .types import Buffers, FedUnlearnError, State, Vector
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that vectors are made of: tied ones once, frozen ones never."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def flatten(model: nn.Module) -> Vector:
+    """A copy of the trainable parameters as one vector."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in trainable(model)])
+
+
+def bind(model: nn.Module) -> Vector:
+    """Moves the trainable parameters into one vector: writing to it writes to the model."""
+    parameters = trainable(model)
+    if not parameters:
+        raise FedUnlearnError("the model has no trainable parameter, so there is nothing to train or unlearn")
+    if len({parameter.dtype for parameter in parameters}) > 1:
+        raise FedUnlearnError("the model mixes parameter types: convert it with model.float() first")
+    flat = flatten(model)
+    for parameter, view in zip(parameters, views(flat, model), strict=True):
+        parameter.data = view
+    return flat
+
+
+def views(flat: Vector, model: nn.Module) -> list[torch.Tensor]:
+    """One view into the vector for each trainable parameter, in its shape."""
+    parameters = trainable(model)
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+
+
+def buffers(model: nn.Module) -> Buffers:
+    """A copy of what the model carries beside its parameters."""
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def load_buffers(model: nn.Module, values: Buffers) -> None:
+    """Writes buffers back into the model."""
+    for name, buffer in model.named_buffers():
+        if name in values:
+            buffer.copy_(values[name])
+
+
+def load(model: nn.Module, state: State) -> None:
+    """Writes a state into a model of the user's own."""
+    with torch.no_grad():
+        for parameter, piece in zip(trainable(model), views(state.params, model), strict=True):
+            parameter.copy_(piece)
+        load_buffers(model, state.buffers)

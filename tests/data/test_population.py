@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedunlearn.data import Dataset, Population, populate, trigger
+from fedunlearn.types import ClientData, Examples, FedUnlearnError
+
+
+def make(classes: int, train: int, test: int, size: int = 8) -> Dataset:
+    """So many examples of each class, the first pixel of each telling which one it is."""
+
+    def split(count: int, offset: int) -> Examples:
+        y = torch.arange(classes).repeat(count)
+        x = torch.full((len(y), 1, size, size), 0.25)
+        x[:, 0, 0, 0] = torch.arange(len(y)) + offset
+        return Examples(x, y)
+
+    return Dataset("toy", classes, split(train, 0), split(test, train * classes))
+
+
+@pytest.fixture(scope="module")
+def toy() -> Dataset:
+    return make(10, 60, 10)
+
+
+def settings(**changes):
+    return {"partition": "pat-50", "clients": 10, "seed": 3, "batch_size": 20, **changes}
+
+
+def who(examples: Examples) -> set[int]:
+    return {int(value) for value in examples.x[:, 0, 0, 0]}
+
+
+def same(one: Examples, other: Examples) -> bool:
+    return torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
+
+
+def same_client(one: ClientData, other: ClientData) -> bool:
+    return (
+        same(one.train, other.train)
+        and one.evaluations.keys() == other.evaluations.keys()
+        and all(same(one.evaluations[name], other.evaluations[name]) for name in one.evaluations)
+    )
+
+
+@pytest.mark.parametrize(("train", "test"), [(6000, 1000), (5000, 1000)], ids=["FMNIST", "CIFAR-10"])
+def test_sizes_of_the_paper(train, test):
+    people = populate(make(10, train, test, size=1), **settings(batch_size=200, backdoor=False))
+    assert {len(held.train.y) for held in people.pretraining.values()} == {train}
+    assert {len(held.evaluations["test"].y) for held in people.pretraining.values()} == {test}
+
+
+def test_every_example_is_with_one_client_once(toy):
+    people = populate(toy, **settings())
+    everything = [
+        i
+        for held in people.pretraining.values()
+        for part in (held.train, held.evaluations["test"])
+        for i in who(part)
+    ]
+    assert sorted(everything) == list(range(700))
+    held = people.pretraining["client-4"]
+    assert len(held.train.y) == 60
+    assert len(held.evaluations["test"].y) == 10
+
+
+def test_pictures_keep_their_labels(toy):
+    x, y = torch.cat([toy.train.x, toy.test.x]), torch.cat([toy.train.y, toy.test.y])
+    people = populate(toy, **settings(backdoor=False))
+    for held in people.pretraining.values():
+        for part in (held.train, *held.evaluations.values()):
+            index = part.x[:, 0, 0, 0].long()
+            assert torch.equal(part.x, x[index])
+            assert torch.equal(part.y, y[index])
+            assert part.x.is_contiguous()
+
+
+def test_names_sort_in_the_order_of_their_numbers(toy):
+    assert list(populate(toy, **settings()).pretraining) == [f"client-{k}" for k in range(10)]
+    twenty = populate(toy, **settings(clients=20))
+    assert list(twenty.pretraining) == [f"client-{k:02}" for k in range(20)] == sorted(twenty.pretraining)
+
+
+def test_the_seed_alone_decides(toy):
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    one, two, other = (populate(toy, **settings(seed=seed)) for seed in (1, 1, 2))
+    assert one.targets == two.targets
+    assert all(same_client(one.unlearning[client], two.unlearning[client]) for client in one.unlearning)
+    assert not any(same_client(one.unlearning[client], other.unlearning[client]) for client in one.unlearning)
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert (numpy_state == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+def test_targets_and_owners_differ_between_seeds(toy):
+    people = [populate(toy, **settings(partition="pat-10", seed=seed, backdoor=False)) for seed in range(8)]
+    assert len({one.targets for one in people}) > 2
+    owners = {tuple(int(held.train.y[0]) for held in one.pretraining.values()) for one in people}
+    assert len(owners) == 8
+
+
+def test_one_aspect_does_not_change_another(toy):
+    plain, backdoored = (populate(toy, **settings(backdoor=backdoor)) for backdoor in (False, True))
+    assert plain.targets == backdoored.targets
+    (target,) = plain.targets
+    for client, held in plain.pretraining.items():
+        assert who(held.train) == who(backdoored.pretraining[client].train)
+        if client != target:
+            assert same_client(held, backdoored.pretraining[client])
+
+
+class TestClientLevel:
+    def test_a_target_is_poisoned_by_share(self, toy):
+        clean, people = populate(toy, **settings(backdoor=False)), populate(toy, **settings())
+        (target,) = people.targets
+        mark = trigger(3, (8, 8)).mask
+        original = clean.pretraining[target].train
+        before, after = people.pretraining[target].train, people.unlearning[target].train
+        flipped = before.y != original.y
+        assert [int(batch.sum()) for batch in flipped.split(20)] == [16, 16, 16]
+        assert torch.equal(before.x[flipped], after.x[flipped])
+        assert torch.equal(before.x[~flipped], original.x[~flipped])
+        assert torch.equal(after.y, (original.y + 5) % 10)
+        assert (after.x[..., mark] == torch.tensor(0.8333)).all()
+        assert torch.equal(after.x[..., ~mark], original.x[..., ~mark])
+
+    def test_a_target_is_measured_on_its_triggered_training_pictures(self, toy):
+        clean, people = populate(toy, **settings(backdoor=False)), populate(toy, **settings())
+        (target,) = people.targets
+        for stage in (people.pretraining, people.unlearning):
+            assert list(stage[target].evaluations) == ["test", "backdoor"]
+            assert same(stage[target].evaluations["backdoor"], people.unlearning[target].train)
+            assert same(stage[target].evaluations["test"], clean.pretraining[target].evaluations["test"])
+
+    def test_with_a_smaller_share_only_triggered_pictures_are_measured(self, toy):
+        people = populate(toy, **settings(unlearn_share=0.5))
+        (target,) = people.targets
+        measured = people.unlearning[target].evaluations["backdoor"]
+        assert len(measured.y) == 30
+        assert (measured.x[..., trigger(3, (8, 8)).mask] == torch.tensor(0.8333)).all()
+        assert same(measured, people.pretraining[target].evaluations["backdoor"])
+
+    def test_without_a_backdoor_the_target_is_measured_on_what_it_asks_to_forget(self, toy):
+        people = populate(toy, **settings(backdoor=False))
+        (target,) = people.targets
+        held = people.unlearning[target]
+        assert list(held.evaluations) == ["test", "forget"]
+        assert held.evaluations["forget"] is held.train
+        assert people.pretraining[target] is held
+
+    def test_retained_clients_are_the_same_objects_in_both_stages(self, toy):
+        people = populate(toy, **settings(targets=3))
+        assert len(people.targets) == 3
+        for client, held in people.pretraining.items():
+            assert (people.unlearning[client] is held) == (client not in people.targets)
+            if client not in people.targets:
+                assert list(held.evaluations) == ["test"]
+
+    def test_targets_may_be_named(self, toy):
+        assert populate(toy, **settings(targets=["client-7", "client-2"])).targets == ("client-2", "client-7")
+        assert populate(toy, **settings(targets="client-7")).targets == ("client-7",)
+
+
+class TestSampleLevel:
+    @pytest.mark.parametrize(("backdoor", "name"), [(True, "backdoor"), (False, "forget")])
+    def test_the_target_is_split(self, toy, backdoor, name):
+        clean = populate(toy, **settings(backdoor=False))
+        people = populate(toy, **settings(level="sample", share=0.25, backdoor=backdoor))
+        (virtual,) = people.targets
+        real = virtual.removesuffix("#forget")
+        assert people.unlearning.keys() - people.pretraining.keys() == {virtual}
+        assert list(people.unlearning) == sorted(people.unlearning)
+        forget, rest = people.unlearning[virtual], people.unlearning[real]
+        held = clean.pretraining[real]
+        assert len(forget.train.y) == 15
+        assert len(rest.train.y) == 45
+        assert who(forget.train) | who(rest.train) == who(held.train)
+        assert same(forget.evaluations[name], forget.train)
+        assert same(forget.evaluations["test"], held.evaluations["test"])
+        assert list(rest.evaluations) == ["test"]
+        assert same(rest.evaluations["test"], held.evaluations["test"])
+
+    def test_what_is_to_be_forgotten_and_nothing_else_is_poisoned_in_both_stages(self, toy):
+        clean = populate(toy, **settings(backdoor=False))
+        people = populate(toy, **settings(level="sample", share=0.25))
+        (virtual,) = people.targets
+        real = virtual.removesuffix("#forget")
+        held, before = clean.pretraining[real].train, people.pretraining[real]
+        flipped = before.train.y != held.y
+        assert int(flipped.sum()) == 15
+        assert same(before.train.take(flipped), people.unlearning[virtual].train)
+        assert same(before.train.take(~flipped), held.take(~flipped))
+        assert same(people.unlearning[real].train, held.take(~flipped))
+        assert same(before.evaluations["backdoor"], people.unlearning[virtual].train)
+        marked = before.train.x[..., trigger(3, (8, 8)).mask] == torch.tensor(0.8333)
+        assert torch.equal(marked.all(dim=-1)[:, 0], flipped)
+
+    def test_several_even_all_clients_may_forget_samples(self, toy):
+        people = populate(toy, **settings(level="sample", targets=10))
+        assert len(people.targets) == 10
+        assert len(people.unlearning) == 20
+
+    def test_a_client_that_forgets_all_its_samples_leaves(self, toy):
+        people = populate(toy, **settings(level="sample", targets=["client-1"], share=1.0))
+        assert "client-1" not in people.unlearning
+        assert len(people.unlearning["client-1#forget"].train.y) == 60
+        with pytest.raises(FedUnlearnError, match="nobody is left"):
+            populate(toy, **settings(level="sample", targets=10, share=1.0))
+
+    def test_at_least_one_sample_is_forgotten(self, toy):
+        people = populate(toy, **settings(level="sample", share=1e-6))
+        assert len(people.unlearning[people.targets[0]].train.y) == 1
+
+
+class TestClassLevel:
+    def test_every_holder_is_split(self, toy):
+        people = populate(toy, **settings(level="class", label=7, backdoor=False))
+        assert len(people.targets) == 5
+        for client, held in people.pretraining.items():
+            virtual = f"{client}#class-7"
+            if 7 not in held.train.y:
+                assert people.unlearning[client] is held
+                assert virtual not in people.unlearning
+                continue
+            assert virtual in people.targets
+            forget, rest = people.unlearning[virtual], people.unlearning[client]
+            assert forget.train.y.unique().tolist() == [7]
+            assert 7 not in rest.train.y
+            assert who(forget.train) | who(rest.train) == who(held.train)
+            assert same(forget.evaluations["forget"], forget.train)
+            assert same(held.evaluations["forget"], forget.train)
+            assert 7 not in rest.evaluations["test"].y
+            tested = who(rest.evaluations["test"])
+            if "test" in forget.evaluations:
+                assert forget.evaluations["test"].y.unique().tolist() == [7]
+                tested |= who(forget.evaluations["test"])
+            assert tested == who(held.evaluations["test"])
+
+    def test_a_client_with_nothing_else_leaves(self, toy):
+        people = populate(toy, **settings(partition="pat-10", level="class", label=4, backdoor=False))
+        (virtual,) = people.targets
+        assert virtual.removesuffix("#class-4") not in people.unlearning
+        assert len(people.unlearning) == 10
+
+    def test_nobody_is_tested_on_the_class_any_more(self):
+        # Of label 1 there is a single example, which some seeds put into a client's test part.
+        toy = make(2, 6, 2)
+        rare = Dataset("rare", 2, toy.train, Examples(toy.test.x, torch.zeros_like(toy.test.y)))
+        rare.train.y[:] = torch.tensor([1] + [0] * 11)
+        outcomes = set()
+        for seed in range(40):
+            try:
+                people = populate(
+                    rare,
+                    **settings(partition="dirichlet", clients=2, seed=seed, batch_size=1),
+                    **{"level": "class", "label": 1, "backdoor": False},
+                    options={"alpha": 50.0, "minimum": 4},
+                )
+            except FedUnlearnError as error:
+                assert "no client trains on label 1" in str(error)  # noqa: PT017
+                outcomes.add("only tested")
+                continue
+            outcomes.add("trained")
+            for client, held in people.unlearning.items():
+                if client not in people.targets:
+                    assert 1 not in held.evaluations["test"].y
+        assert outcomes == {"trained", "only tested"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"targets": 0}, "0 of 10 clients cannot be targets: name 1 to 9"),
+        ({"targets": []}, "0 of 10 clients cannot be targets"),
+        ({"targets": -1}, "-1 of 10 clients cannot be targets"),
+        ({"targets": 10}, "10 of 10 clients cannot be targets: name 1 to 9"),
+        ({"targets": 11, "level": "sample"}, "11 of 10 clients cannot be targets: name 1 to 10"),
+        ({"targets": [f"client-{k}" for k in range(10)]}, "10 of 10 clients"),
+        ({"targets": 1, "clients": 1, "partition": "iid"}, "use at least 2 clients"),
+        ({"targets": ["clinet-3"]}, "target 'clinet-3' is no client; did you mean 'client-3'"),
+        ({"share": 0.0}, r"^share must be in \(0, 1\], not 0.0"),
+        ({"share": 1.2, "level": "sample"}, r"^share must be in \(0, 1\], not 1.2"),
+        ({"pretrain_share": 0}, "^pretrain_share must be in"),
+        ({"unlearn_share": 2}, "^unlearn_share must be in"),
+        ({"pretrain_share": 0.04}, "share of 0.04 poisons nothing in batches of 20"),
+        ({"level": "class", "label": 10, "backdoor": False}, r"label 10 is not .* use 0\.\.9"),
+        ({"level": "class", "label": -1, "backdoor": False}, "label -1 is not one of the 10 classes"),
+        ({"level": "class"}, "switch the backdoor off"),
+        ({"level": "class", "backdoor": False, "targets": ["client-1"]}, "name a label, not targets"),
+        ({"level": "klass"}, "unknown level 'klass'; did you mean 'class'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"batch_size": 61}, r"61 is larger than the training set of client-\d \(60 .* at most 60"),
+        ({"partition": "iid", "clients": 70, "batch_size": 9}, "use a batch_size of at most 8"),
+        ({"partition": "pat-30"}, "unknown partition 'pat-30'; did you mean"),
+        ({"options": {"alpha": 1}}, "'pat-50' has no option 'alpha'"),
+    ],
+)
+def test_bad_requests_are_explained(toy, changes, sentence):
+    with pytest.raises(FedUnlearnError, match=sentence):
+        populate(toy, **settings(**changes))
+
+
+def test_a_client_without_training_examples_is_explained():
+    with pytest.raises(FedUnlearnError, match="without a training example: use fewer clients"):
+        populate(make(1, 3, 1), **settings(partition="iid", clients=4, batch_size=1))
+
+
+def test_a_backdoor_needs_pictures():
+    table = Examples(torch.zeros(40, 12), torch.arange(40) % 2)
+    with pytest.raises(FedUnlearnError, match=r"pictures of at least 4×4 pixels, not the shape \(12,\)"):
+        populate(Dataset("table", 2, table, table), **settings(partition="iid", clients=2))
+    people = populate(
+        Dataset("table", 2, table, table), **settings(partition="iid", clients=2, backdoor=False)
+    )
+    assert people.pretraining["client-0"].train.x.shape == (20, 12)
+
+
+def test_a_label_nobody_holds_is_explained(toy):
+    rare = Dataset("rare", 11, toy.train, toy.test)
+    with pytest.raises(FedUnlearnError, match="no client trains on label 10"):
+        populate(rare, **settings(partition="iid", level="class", label=10, backdoor=False))
+
+
+def test_a_population_is_frozen(toy):
+    people = populate(toy, **settings())
+    assert isinstance(people, Population)
+    with pytest.raises(AttributeError):
+        people.targets = ()

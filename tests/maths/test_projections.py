@@ -1,0 +1,184 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedunlearn.maths import cosine, project_off
+
+properties = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+dtypes = st.sampled_from([torch.float32, torch.float64])
+exponents = st.floats(-8, 8)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@st.composite
+def clients(draw: st.DrawFn) -> tuple[list[Tensor], Tensor]:
+    """Displacements of any scale, and the way from ω⁰: some of them nearly parallel to it."""
+    dtype, width, seed = draw(dtypes), draw(st.integers(1, 64)), draw(st.integers(0, 2**32))
+    away = normal(seed, width)
+    displacements = []
+    for client in range(draw(st.integers(1, 5))):
+        other = normal(seed + 1 + client, width)
+        mixed = draw(st.floats(-1, 1)) * away + 10 ** -draw(st.floats(0, 9)) * other
+        displacements.append((10 ** draw(exponents) * mixed).to(dtype))
+    return displacements, (10 ** draw(exponents) * away).to(dtype)
+
+
+@properties
+@given(clients(), st.booleans(), st.booleans())
+def test_p8_the_mean_never_brings_the_model_back(
+    case: tuple[list[Tensor], Tensor], always: bool, rescale: bool
+) -> None:
+    displacements, away = case
+    results = [project_off(each, away, always=always, rescale=rescale) for each in displacements]
+    before, mean = away.double(), torch.stack(results).double().mean(0)
+    assert float((before - mean).norm()) >= float(before.norm()) * (1 - 1e-6)
+
+
+@properties
+@given(clients(), st.booleans())
+def test_p8_what_remains_has_no_part_along_away(case: tuple[list[Tensor], Tensor], always: bool) -> None:
+    displacements, away = case
+    for each in displacements:
+        result = project_off(each, away, always=always)
+        assert cosine(result, away) <= 1e-7
+        if always:
+            assert abs(cosine(result, away)) <= 1e-7
+
+
+@properties
+@given(clients())
+def test_rescaled_to_the_former_norm_or_zero(case: tuple[list[Tensor], Tensor]) -> None:
+    displacements, away = case
+    for each in displacements:
+        result = project_off(each, away, always=True)
+        if result.any():
+            assert float(result.double().norm()) == pytest.approx(float(each.double().norm()), rel=1e-6)
+        else:
+            assert abs(cosine(each, away)) >= 1 - 1e-11
+
+
+@properties
+@given(clients())
+def test_not_rescaled_it_is_the_nearest_point_of_the_plane(case: tuple[list[Tensor], Tensor]) -> None:
+    displacements, away = case
+    axis = away.double() / away.double().norm()
+    for each in displacements:
+        expected = each.double() - (each.double() @ axis) * axis
+        result = project_off(each, away, always=True, rescale=False)
+        assert float((result.double() - expected).norm()) <= 2e-6 * float(each.double().norm())
+
+
+@properties
+@given(clients(), st.booleans())
+def test_p7_projecting_a_projection_changes_nothing(case: tuple[list[Tensor], Tensor], always: bool) -> None:
+    displacements, away = case
+    for each in displacements:
+        once = project_off(each, away, always=always)
+        twice = project_off(once, away, always=always)
+        assert float((twice.double() - once.double()).norm()) <= 1e-6 * float(once.double().norm())
+
+
+@properties
+@given(st.integers(0, 2**32), exponents, exponents, dtypes)
+def test_p9_a_product_of_exactly_zero_changes_no_bit(
+    seed: int, one: float, two: float, dtype: torch.dtype
+) -> None:
+    displacement, away = normal(seed, 20), normal(seed + 1, 20)
+    displacement[::2], away[1::2] = 0, 0
+    displacement, away = (10**one * displacement).to(dtype), (10**two * away).to(dtype)
+    assert torch.equal(project_off(displacement, away), displacement)
+
+
+@properties
+@given(clients())
+def test_p9_only_a_positive_product_is_projected(case: tuple[list[Tensor], Tensor]) -> None:
+    displacements, away = case
+    for each in displacements:
+        if float(each.double() @ away.double()) <= 0:
+            assert torch.equal(project_off(each, away), each)
+        else:
+            assert torch.equal(project_off(each, away), project_off(each, away, always=True))
+
+
+def test_the_smallest_positive_product_is_projected() -> None:
+    displacement, away = torch.tensor([1.0, 1e-6]), torch.tensor([0.0, 1.0])
+    assert torch.equal(project_off(displacement, away), torch.tensor([1.0, 0.0]))
+
+
+def test_negative_product_is_projected_only_when_always() -> None:
+    displacement, away = torch.tensor([3.0, -4.0]), torch.tensor([0.0, 2.0])
+    assert torch.equal(project_off(displacement, away), displacement)
+    assert torch.equal(project_off(displacement, away, always=True), torch.tensor([5.0, 0.0]))
+    assert torch.equal(project_off(displacement, away, always=True, rescale=False), torch.tensor([3.0, 0.0]))
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("size", [0.0, 1e-13])
+def test_negligible_away_changes_nothing(always: bool, size: float) -> None:
+    displacement = normal(1, 20) / normal(1, 20).norm()
+    away = size * displacement
+    assert torch.equal(project_off(displacement, away, always=always), displacement)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parallel_displacement_becomes_zero(rescale: bool, dtype: torch.dtype) -> None:
+    away = normal(1, 50).to(dtype)
+    assert torch.equal(project_off(3 * away, away, rescale=rescale), torch.zeros(50, dtype=dtype))
+
+
+def test_border_of_what_is_too_parallel() -> None:
+    away = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    assert not project_off(torch.tensor([1.0, 0.9e-6], dtype=torch.float64), away).any()
+    kept = project_off(torch.tensor([1.0, 1.1e-6], dtype=torch.float64), away)
+    assert kept.tolist() == pytest.approx([0, 1], abs=1e-9)
+
+
+def test_zero_displacement_stays_zero() -> None:
+    assert torch.equal(project_off(torch.zeros(3), torch.ones(3), always=True), torch.zeros(3))
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_float32_norms_from_1e_minus_30_to_1e30(size: float) -> None:
+    displacement, away = normal(1, 50), normal(2, 50) + normal(1, 50)
+    expected = project_off(displacement, away)
+    result = project_off((size * displacement).float(), (size * away).float()).double() / size
+    assert float((result - expected).norm() / expected.norm()) <= 1e-6
+
+
+def test_long_vectors_are_projected_block_by_block() -> None:
+    displacement, away = normal(1, 300_000), normal(2, 300_000) + normal(1, 300_000)
+    expected = displacement - (displacement @ away) / (away @ away) * away
+    expected *= displacement.norm() / expected.norm()
+    result = project_off(displacement.float(), away.float())
+    assert float((result - expected).norm() / expected.norm()) <= 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_values_are_refused_by_name(value: float) -> None:
+    with pytest.raises(ValueError, match="displacement holds"):
+        project_off(torch.tensor([1.0, value]), torch.ones(2))
+    with pytest.raises(ValueError, match="away holds"):
+        project_off(torch.ones(2), torch.tensor([1.0, value]))
+
+
+@pytest.mark.parametrize("shapes", [((3,), (4,)), ((3, 1), (3, 1)), ((3,), (3, 1))])
+def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="two vectors of one length"):
+        project_off(torch.ones(shapes[0]), torch.ones(shapes[1]))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_inputs_stay_as_they_are(sign: int) -> None:
+    displacement, away = sign * normal(1, 20), normal(1, 20) + normal(2, 20)
+    before = displacement.clone(), away.clone()
+    project_off(displacement, away).zero_()
+    assert torch.equal(displacement, before[0])
+    assert torch.equal(away, before[1])

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from fedunlearn import FedUnlearnError
+from fedunlearn import experiment as experiments
+from fedunlearn.experiment import Experiment, check, perform, prepare, pretrained, read, resume
+from fedunlearn.record import read_metrics, read_tensors
+
+SMALL = {
+    "name": "small",
+    "model": "lenet5",
+    "data": {"partition": "pat-50", "clients": 4, "fraction": 0.05},
+    "training": {"batch_size": 20},
+    "pretraining": {"rounds": 4, "lr": 0.05},
+    "unlearning": {"rounds": 3, "lr": 0.01},
+    "recovery": {"rounds": 2, "lr": 0.01},
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def small(**changes: object) -> Experiment:
+    return check({**SMALL, **changes}, "test")
+
+
+def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "fedosd"\n[data]\nclients = 20\n')
+    experiment = read(
+        path, ["data.partition=iid", "unlearning.lr=1e-3", "seed=7", 'request.targets=["client-03"]']
+    )
+    assert experiment.name == "mine"
+    assert experiment.data.clients == 20
+    assert experiment.data.partition == "iid"
+    assert experiment.unlearning.lr == 1e-3
+    assert experiment.seed == 7
+    assert experiment.request.targets == ["client-03"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"sead": 1}, "unknown key 'sead'; did you mean 'seed'"),
+        ({"data": {"datset": "mnist"}}, "unknown key 'data.datset'; did you mean 'dataset'"),
+        ({"data": {"dataset": "minst"}}, "unknown dataset 'minst'; did you mean 'mnist'"),
+        ({"data": {"partition": "pat20"}}, "unknown partition 'pat20'; did you mean 'pat-20'"),
+        ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'nfresnet18'"),
+        ({"method": "fedsod"}, "unknown method 'fedsod'; did you mean 'fedosd'"),
+        ({"options": {"alwys": True}}, "no option 'alwys'; did you mean 'always'"),
+        ({"unlearning": {"lr": -1}}, "unlearning.lr = -1"),
+        ({"unlearning": {"lr": float("nan")}}, "unlearning.lr = nan"),
+        ({"data": {"clients": 1}}, "data.clients = 1"),
+        ({"request": {"level": "clint"}}, "request.level = 'clint'"),
+        ({"request": {"targets": 0}}, "request.targets"),
+    ],
+)
+def test_a_bad_experiment_gets_one_sentence(changes, sentence):
+    with pytest.raises(FedUnlearnError) as problem:
+        check({**SMALL, **changes}, "x.toml")
+    assert sentence in str(problem.value)
+    assert str(problem.value).startswith("x.toml: ")
+    assert "\n" not in str(problem.value)
+
+
+def test_a_run_folder_is_complete(tmp_path):
+    outcome = perform(small(), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {"experiment.json", "environment.json", "metrics.jsonl", "checkpoints", "outcome.json"}
+    assert check(json.loads((tmp_path / "run/experiment.json").read_text()), "x") == small()
+    rows = read_metrics(tmp_path / "run")
+    assert [row["stage"] for row in rows] == ["start", *["unlearning"] * 3, *["post-training"] * 2]
+    assert {"asr", "r_acc", "r_acc_worst", "target_acc", "loss_target", "loss_retained"} <= set(rows[0])
+    model, _ = read_tensors(tmp_path / "run/model.safetensors")
+    module = prepare(small()).build(0)
+    module.load_state_dict(model)
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), outcome.params)
+    start, _ = read_tensors(tmp_path / "run/omega0.safetensors")
+    assert torch.equal(start["params"], pretrained(prepare(small())).params)
+
+
+def test_methods_share_one_pre_training_and_other_settings_do_not(tmp_path, cache):
+    perform(small(), tmp_path / "a")
+    perform(small(method="finetune"), tmp_path / "b")
+    perform(small(unlearning={"rounds": 1, "lr": 0.5}), tmp_path / "c")
+    assert len(list((cache / "pretraining").iterdir())) == 1
+    for number, change in enumerate(
+        [
+            {"seed": 2},
+            {"pretraining": {"rounds": 4, "lr": 0.06}},
+            {"pretraining": {"rounds": 5, "lr": 0.05}},
+            {"training": {"batch_size": 10}},
+            {"backdoor": {"pretrain_share": 0.5}},
+            {"model": "mlp"},
+        ]
+    ):
+        pretrained(prepare(small(**change)))
+        assert len(list((cache / "pretraining").iterdir())) == 2 + number
+
+
+def test_the_same_experiment_ends_in_the_same_model(tmp_path, monkeypatch):
+    first = perform(small(), tmp_path / "a")
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another-cache"))
+    second = perform(small(), tmp_path / "b")
+    other = perform(small(seed=2), tmp_path / "c")
+    assert torch.equal(first.params, second.params)
+    assert not torch.equal(first.params, other.params)
+
+
+def test_a_folder_keeps_to_its_experiment(tmp_path):
+    perform(small(), tmp_path / "run")
+    with pytest.raises(FedUnlearnError, match="finished"):
+        resume(tmp_path / "run")
+    with pytest.raises(FedUnlearnError, match="another configuration"):
+        perform(small(seed=3), tmp_path / "run")
+    with pytest.raises(FedUnlearnError, match="not a run folder"):
+        resume(tmp_path)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path):
+    whole = perform(small(), tmp_path / "whole")
+
+    def interrupt(event: object) -> None:
+        if event.metrics.get("elapsed") == 4 and event.metrics["stage"] == "post-training":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        perform(small(), tmp_path / "cut", [interrupt])
+    assert torch.equal(resume(tmp_path / "cut").params, whole.params)
+
+
+def test_a_diverged_run_says_so_and_keeps_the_last_good_checkpoint(tmp_path):
+    outcome = perform(small(recovery={"rounds": 30, "lr": 1e6}), tmp_path / "run")
+    assert outcome.status.failed
+    assert json.loads((tmp_path / "run/outcome.json").read_text())["status"] == "diverged"
+    assert bool(outcome.params.isfinite().all())
+
+
+def test_sample_level_forgets_some_examples_of_a_client_that_stays(tmp_path):
+    experiment = small(request={"level": "sample", "share": 0.3})
+    setting = prepare(experiment)
+    (virtual,) = setting.population.targets
+    assert virtual.endswith("#forget")
+    assert virtual.partition("#")[0] in setting.population.unlearning
+    rows = read_metrics_of(experiment, tmp_path)
+    assert "asr" in rows[-1]
+    assert rows[1]["local_trainings"] == 5
+
+
+def test_class_level_forgets_a_class_at_every_holder(tmp_path):
+    experiment = small(
+        data={"partition": "iid", "clients": 4, "fraction": 0.05}, request={"level": "class", "label": 3}
+    )
+    assert len(prepare(experiment).population.targets) == 4
+    rows = read_metrics_of(experiment, tmp_path)
+    assert "asr" not in rows[-1]
+    assert {"forget_acc", "target_acc"} <= set(rows[-1])
+    assert rows[1]["local_trainings"] == 8
+
+
+def test_several_targets_and_epochs(tmp_path):
+    experiment = small(request={"targets": 2}, training={"batch_size": 20, "epochs": 3})
+    rows = read_metrics_of(experiment, tmp_path)
+    assert rows[1]["local_trainings"] == 4
+    assert rows[-1]["local_trainings"] == 2
+
+
+def read_metrics_of(experiment: Experiment, folder) -> list[dict[str, object]]:
+    assert experiments.perform(experiment, folder / "run").status == "done"
+    return read_metrics(folder / "run")

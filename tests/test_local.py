@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fedunlearn import ClientData, Examples, Job, flatten
+from fedunlearn.local import Learner
+from fedunlearn.seeds import generator
+
+torch.set_num_threads(1)
+
+
+def network(dropout: float = 0.0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+
+def examples(count: int = 25) -> Examples:
+    random = generator("local examples")
+    return Examples(torch.randn(count, 6, generator=random), torch.randint(0, 3, (count,), generator=random))
+
+
+def job(model: nn.Module, **fields: object) -> Job:
+    return Job(flatten(model), **{"lr": 0.1, "batch_size": 10, **fields})
+
+
+def test_local_training_is_plain_sgd_over_consecutive_batches():
+    model, data = network(), examples()
+    reply = Learner(model).train(data, job(model, epochs=2))
+    reference = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for _ in range(2):
+        for x, y in zip(data.x.split(10), data.y.split(10), strict=True):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(reference(x), y).backward()
+            optimiser.step()
+    assert torch.allclose(flatten(model) - reply.displacement, flatten(reference), atol=1e-6)
+    assert reply.examples == 25
+
+
+def test_the_users_module_and_torchs_generator_stay_untouched():
+    model = network(dropout=0.5)
+    before, random = flatten(model), torch.get_rng_state()
+    Learner(model).train(examples(), job(model, seed=3))
+    assert torch.equal(flatten(model), before)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_dropout_follows_the_seed_of_the_job_alone():
+    model = network(dropout=0.5)
+    learner = Learner(model)
+    first = learner.train(examples(), job(model, seed=3)).displacement
+    torch.manual_seed(99)
+    again = learner.train(examples(), job(model, seed=3)).displacement
+    other = learner.train(examples(), job(model, seed=4)).displacement
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_tiny_learning_rate_keeps_its_digits():
+    model, data = network(), examples(10)
+    coarse = Learner(model).train(data, job(model, lr=1e-3)).displacement / 1e-3
+    fine = Learner(model).train(data, job(model, lr=1e-9)).displacement / 1e-9
+    assert float((coarse - fine).norm() / coarse.norm()) < 1e-6
+
+
+def test_replies_do_not_share_memory():
+    model = network()
+    learner = Learner(model)
+    first = learner.train(examples(), job(model)).displacement
+    kept = first.clone()
+    learner.train(examples(), job(model, lr=1.0))
+    assert torch.equal(first, kept)
+
+
+def test_the_reported_loss_is_the_mean_over_examples():
+    model, data = network(), examples(25)
+    reply = Learner(model).train(data, job(model, lr=0.0))
+    expected = nn.functional.cross_entropy(model(data.x), data.y).item()
+    assert reply.metrics["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_evaluation_counts_over_all_batches():
+    model, data = network(), examples(2500)
+    scores = Learner(model).evaluate(ClientData(data, {"test": data}), flatten(model), {})
+    assert scores["test_accuracy"] == int((model(data.x).argmax(1) == data.y).sum()) / 2500
+    assert scores["test_loss"] == pytest.approx(
+        nn.functional.cross_entropy(model(data.x), data.y).item(), rel=1e-5
+    )
+    assert scores["test_examples"] == 2500
+
+
+def test_batch_norm_statistics_ride_beside_the_parameters():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    reply = Learner(model).train(examples(), job(model))
+    assert len(reply.displacement) == sum(p.numel() for p in model.parameters())
+    assert set(reply.buffers) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert int(reply.buffers["1.num_batches_tracked"]) == 3
+    assert not torch.equal(reply.buffers["1.running_mean"], model[1].running_mean)
+
+
+def test_frozen_parameters_are_no_part_of_the_vector():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    reply = Learner(model).train(examples(), job(model))
+    assert len(reply.displacement) == 8 + 3 * 8 + 3

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from closed_form import CLIENTS, DIMENSION, Quadratics, request
+from torch import nn
+
+from fedunlearn import (
+    ClientData,
+    Examples,
+    FedUnlearnError,
+    LocalTraining,
+    Replies,
+    Request,
+    Schedule,
+    Sequential,
+    State,
+    Status,
+    flatten,
+    method,
+    unlearn,
+)
+from fedunlearn.methods.fedavg import Averaging, Pretraining
+from fedunlearn.seeds import derive, generator
+from fedunlearn.vectors import buffers
+
+
+class Listening(Quadratics):
+    """Remembers the jobs it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs = []
+
+    def train(self, jobs):
+        self.jobs.append(dict(jobs))
+        return super().train(jobs)
+
+
+def test_the_learning_rate_decays_through_both_stages():
+    federation = Listening()
+    unlearn(
+        method["fedosd"](Schedule(3, 0.1, 2, 0.01)), request(), federation, training=LocalTraining(decay=0.5)
+    )
+    rates = [next(iter(jobs.values())).lr for jobs in federation.jobs]
+    assert rates == pytest.approx([0.1, 0.05, 0.025, 0.01 / 8, 0.01 / 16])
+
+
+def test_every_job_has_a_seed_of_its_own():
+    federation = Listening()
+    unlearn(method["fedosd"](Schedule(3, 0.1, 3, 0.1)), request(), federation)
+    seeds = [job.seed for jobs in federation.jobs for job in jobs.values()]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_pre_training_with_equal_clients_is_one_central_gradient_step():
+    class Equal(Quadratics):
+        def gradient(self, client, params):
+            return super().gradient("site-0", params)
+
+    outcome = unlearn((Pretraining(1, 0.1),), request(), Equal())
+    expected = request().params - 0.1 * Quadratics().gradient("site-0", request().params)
+    assert torch.allclose(outcome.params, expected, atol=1e-6)
+
+
+def test_fedavg_weighs_by_examples():
+    federation = Quadratics()
+    outcome = unlearn((Pretraining(1, 0.1),), request(), federation)
+    sizes = torch.tensor([10.0 + number for number in range(len(CLIENTS))])
+    steps = torch.stack([federation.gradient(client, request().params) for client in CLIENTS])
+    expected = request().params - 0.1 * (sizes[:, None] / sizes.sum() * steps).sum(0)
+    assert torch.allclose(outcome.params, expected, atol=1e-6)
+
+
+def test_metrics_of_a_round_have_the_documented_keys():
+    outcome = unlearn(method["fedosd"](Schedule(2, 0.05, 1, 0.05)), request(), Quadratics())
+    start, first, _, last = outcome.metrics
+    assert {"r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "target_acc", "loss_retained"} <= set(start)
+    assert {"sine", "amplification", "conflicts", "distance", "seconds", "bytes_up", "bytes_down"} <= set(
+        first
+    )
+    assert first["local_trainings"] == 5
+    assert last["local_trainings"] == 4
+    assert first["bytes_up"] == first["bytes_down"] == 5 * 4 * DIMENSION
+    assert first["conflicts"] == 0
+
+
+def test_r_acc_is_over_retained_clients_only():
+    federation = Quadratics()
+    outcome = unlearn((), request(), federation)
+    scores = [1 / (1 + federation.loss(c, request().params)) for c in CLIENTS if c != "site-1"]
+    assert outcome.metrics[0]["r_acc"] == pytest.approx(sum(scores) / 4)
+    assert outcome.metrics[0]["r_acc_worst"] == pytest.approx(min(scores))
+
+
+def test_evaluation_happens_as_often_as_asked_and_at_the_end_of_each_stage():
+    phases = method["fedosd"](Schedule(5, 0.05, 5, 0.05))
+    outcome = unlearn(phases, request(), Quadratics(), evaluate_every=4)
+    assert [row["elapsed"] for row in outcome.metrics if "r_acc" in row] == [0, 4, 5, 8, 10]
+
+
+def test_a_broken_update_never_enters_the_model():
+    class Broken(Quadratics):
+        def train(self, jobs):
+            replies = super().train(jobs)
+            bad = torch.full((DIMENSION,), float("nan"))
+            return Replies(
+                {c: replace(r, displacement=bad) if c == "site-2" else r for c, r in replies.items()}
+            )
+
+    outcome = unlearn((Averaging(3, 0.1),), request(), Broken())
+    assert outcome.status is Status.DIVERGED
+    assert "site-2" in outcome.reason
+    assert torch.equal(outcome.params, request().params)
+
+
+def test_threads_are_as_before_afterwards():
+    threads = torch.get_num_threads()
+    unlearn((Averaging(1, 0.1),), request(), Quadratics())
+    assert torch.get_num_threads() == threads
+
+
+def test_buffers_are_averaged_over_the_clients_that_stay():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    random = generator("buffers")
+    data = {
+        f"client-{number}": ClientData(
+            Examples(
+                torch.randn(20 + 10 * number, 4, generator=random) + 5 * number,
+                torch.randint(0, 2, (20 + 10 * number,), generator=random),
+            )
+        )
+        for number in range(3)
+    }
+    asked = Request(
+        flatten(model), tuple(data), ("client-2",), lambda purpose: State(flatten(model)), buffers(model)
+    )
+    federation = Sequential(model, data)
+    training = LocalTraining(batch_size=10)
+    outcome = unlearn(method["fedosd"](Schedule(1, 0.01, 0, 0.01)), asked, federation, training=training)
+    replies = federation.train(
+        {
+            client: replace(job, lr=0.01, batch_size=10, buffers=asked.buffers)
+            for client, job in method["fedosd"](Schedule(1, 0.01, 0, 0.01))[0]
+            .ask(asked, State(asked.params))
+            .items()
+        }
+    )
+    mean = {c: replies[c].buffers["1.running_mean"] for c in ("client-0", "client-1")}
+    expected = mean["client-0"] * 0.4 + mean["client-1"] * 0.6
+    assert torch.allclose(outcome.state.buffers["1.running_mean"], expected)
+    assert outcome.state.buffers["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_bad_requests_are_refused():
+    with pytest.raises(FedUnlearnError, match="nobody is left"):
+        request(targets=CLIENTS)
+    with pytest.raises(FedUnlearnError, match="site-9"):
+        request(targets=("site-9",))
+    with pytest.raises(FedUnlearnError, match="not in the federation"):
+        unlearn((), request(clients=(*CLIENTS, "site-7")), Quadratics())
+
+
+def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():
+    assert derive("a", "bc") != derive("ab", "c")
+    assert derive(1) != derive("1")
+    assert 0 <= derive("anything") < 2**63
