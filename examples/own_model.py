@@ -3,8 +3,18 @@
 import torch
 from torch import nn
 
-from fedunlearn import ClientData, Examples, LocalTraining, Request, Schedule, Sequential, State
-from fedunlearn import flatten, method, unlearn
+from fedunlearn import (
+    ClientData,
+    Examples,
+    LocalTraining,
+    Request,
+    Schedule,
+    Sequential,
+    State,
+    flatten,
+    method,
+    unlearn,
+)
 from fedunlearn.methods.fedavg import Pretraining
 
 torch.manual_seed(0)

@@ -4,31 +4,35 @@ Everything here needs torch alone. Experiments from files are in ``fedunlearn.ex
 data sets in ``fedunlearn.data``, and the bare mathematics in ``fedunlearn.maths``.
 """
 
-from . import methods
-from .engines import Sequential
-from .methods import Schedule
-from .registry import method, model, objective
-from .run import unlearn
-from .types import (
-    ClientData,
-    ClientId,
-    Event,
-    Examples,
-    FedUnlearnError,
-    Job,
-    LocalTraining,
-    Outcome,
-    Phase,
-    Progress,
-    Replies,
-    Reply,
-    Request,
-    Stage,
-    State,
-    Status,
-    Vector,
-)
-from .vectors import flatten
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .engines import Sequential
+    from .methods import Schedule
+    from .objectives import objective
+    from .registry import method, model
+    from .run import unlearn
+    from .types import (
+        ClientData,
+        ClientId,
+        Event,
+        Examples,
+        FedUnlearnError,
+        Job,
+        LocalTraining,
+        Outcome,
+        Phase,
+        Progress,
+        Replies,
+        Reply,
+        Request,
+        Stage,
+        State,
+        Status,
+        Vector,
+    )
+    from .vectors import flatten
 
 __version__ = "0.1.0"
 
@@ -54,8 +58,24 @@ __all__ = [
     "Vector",
     "flatten",
     "method",
-    "methods",
     "model",
     "objective",
     "unlearn",
 ]
+
+_ELSEWHERE = {
+    "Schedule": "methods",
+    "Sequential": "engines",
+    "flatten": "vectors",
+    "method": "methods",
+    "model": "models",
+    "objective": "objectives",
+    "unlearn": "run",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name on first use: torch takes seconds that ``fedunlearn --help`` need not wait for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_ELSEWHERE.get(name, 'types')}", __name__), name)

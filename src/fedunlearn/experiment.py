@@ -43,7 +43,7 @@ from .seeds import derive
 from .types import ClientId, FedUnlearnError, Listener, LocalTraining, Outcome, Phase, Request, State, Status
 
 PRETRAINING_VERSION = 1
-"""Raised whenever a change of the code changes the bits of a pre-training: no old ω⁰ then passes for a new one."""
+"""Raised whenever a change of the code changes the bits of a pre-training, so that no old ω⁰ is reused."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -243,7 +243,11 @@ def prepare(experiment: Experiment) -> Setting:
         options=experiment.data.options,
     )
     channels, height, width = source.train.x.shape[1:]
-    return Setting(experiment, population, partial(models.build, experiment.model, source.classes, (channels, height, width)))
+    return Setting(
+        experiment,
+        population,
+        partial(models.build, experiment.model, source.classes, (channels, height, width)),
+    )
 
 
 def pretrained(

@@ -32,7 +32,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
 
 @st.composite
 def dependent_rows(draw: st.DrawFn, most: int = 12) -> Tensor:
-    """Rows in general position, some replaced by zeros, duplicates and sums: of any rank, but never nearly so."""
+    """Rows in general position, some replaced by zeros, duplicates and sums: of any rank, never nearly so."""
     count = draw(st.integers(1, most))
     rows = normal(draw(seeds), count, draw(st.integers(count + 1, 64)))
     for row in range(1, count):
@@ -48,7 +48,7 @@ def dependent_rows(draw: st.DrawFn, most: int = 12) -> Tensor:
 
 @st.composite
 def hostile_rows(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """A forget vector, and rows of any norm of which some differ by very little, along the forget vector itself."""
+    """A forget vector, and rows of any norm, some of which differ by very little, along forget itself."""
     rows = draw(dependent_rows())
     forget = normal(draw(seeds), rows.shape[1])
     for row in range(1, len(rows)):

@@ -192,8 +192,9 @@ def _inverse_root(gram: Tensor) -> Tensor:
     eigenvalues, eigenvectors = torch.linalg.eigh(gram)
     # Deviation: the authors' code cuts at an absolute 1e-6, so that the norm of the gradients decides, and
     # leaves what it cuts in place of setting it to zero.
-    resolved = eigenvalues > RANK_CUT * eigenvalues[-1]
-    return eigenvectors[:, resolved] / eigenvalues[resolved].sqrt()
+    first = int((eigenvalues <= RANK_CUT * eigenvalues[-1]).sum())
+    # In ascending order, what remains is one piece, and needs no copy.
+    return eigenvectors[:, first:].div_(eigenvalues[first:].sqrt())
 
 
 def _require_matching(forget: Tensor, retain: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Run folders: what is written while a run goes on, and how it is taken up again."""
 
-from .files import digest, locked, read_tensors, write_json, write_tensors
+from .files import digest, locked, read_tensors, write, write_json, write_tensors
 from .runs import Recorder, environment, fingerprint, model_hash, read_metrics
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "model_hash",
     "read_metrics",
     "read_tensors",
+    "write",
     "write_json",
     "write_tensors",
 ]

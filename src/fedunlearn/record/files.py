@@ -87,7 +87,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous()
         total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        total.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

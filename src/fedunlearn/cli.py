@@ -1,0 +1,215 @@
+"""The command line: ``fedunlearn``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from .types import Listener, Outcome
+
+# Torch takes seconds to import, so commands import what they need themselves.
+
+app = typer.Typer(
+    name="fedunlearn",
+    help="Federated unlearning: take a client's influence out of a trained model.",
+    epilog="Start with: fedunlearn demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+data = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+app.add_typer(data, name="data")
+out = Console(highlight=False)
+
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
+
+
+def main() -> None:
+    """The console entry point: every expected problem ends in one sentence on standard error."""
+    try:
+        from typer.exceptions import TyperException
+
+        code = app(standalone_mode=False)
+    except TyperException as error:
+        _fail(" ".join(error.format_message().split()), error.exit_code)
+    except Exception as error:
+        from .types import FedUnlearnError
+
+        if not isinstance(error, FedUnlearnError):
+            raise
+        _fail(str(error), 2)
+    sys.exit(code or 0)
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
+) -> None:
+    """Federated unlearning: take a client's influence out of a trained model."""
+    if version:
+        from importlib.metadata import version as installed
+
+        out.print(f"fedunlearn {installed('fedunlearn')}")
+        raise typer.Exit
+
+
+@app.command(epilog="Example: fedunlearn demo --seed 2")
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1, folder: Out = None
+) -> None:
+    """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
+    from .experiment import perform, read
+
+    experiment = read(Path(__file__).with_name("demo.toml"), [f"seed={seed}"])
+    folder = folder or _unused(Path("runs") / f"demo-seed{seed}")
+    out.print(
+        f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
+        "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
+    )
+    _carry_out(folder, lambda listener: perform(experiment, folder, [listener]))
+
+
+@app.command(epilog="Example: fedunlearn run experiments/fmnist.toml data.partition=iid seed=2")
+def run(
+    experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
+    ] = None,
+    folder: Out = None,
+) -> None:
+    """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train."""
+    from .experiment import perform, read
+
+    wanted = read(experiment, overrides or [])
+    folder = folder or Path("runs") / f"{wanted.name}-{wanted.method}-seed{wanted.seed}"
+    _carry_out(folder, lambda listener: perform(wanted, folder, [listener]))
+
+
+@app.command(epilog="Example: fedunlearn resume runs/demo-seed1")
+def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
+    """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one."""
+    from . import experiment
+
+    _carry_out(folder, lambda listener: experiment.resume(folder, [listener]))
+
+
+@app.command()
+def methods() -> None:
+    """List the unlearning methods."""
+    from . import methods as _registers  # noqa: F401
+    from .registry import method
+
+    _list(
+        ["method", "paper", "what it does", "who must be online"],
+        (
+            [entry.name, entry.about["paper"], entry.about["summary"], entry.about["online"]]
+            for entry in method
+        ),
+    )
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets and where they are."""
+    from .data import where
+    from .registry import dataset
+
+    _list(
+        ["dataset", "what it is", "here"],
+        (
+            [
+                entry.name,
+                entry.about["summary"],
+                str(where(entry.name) or f"no: fedunlearn data get {entry.name}"),
+            ]
+            for entry in dataset
+        ),
+    )
+
+
+@app.command()
+def models() -> None:
+    """List the models."""
+    from . import models as _registers  # noqa: F401
+    from .registry import model
+
+    _list(
+        ["model", "what it is", "inputs"],
+        ([entry.name, entry.about["summary"], entry.about["inputs"]] for entry in model),
+    )
+
+
+@data.command("get", epilog="Example: fedunlearn data get mnist")
+def get(name: Annotated[str, typer.Argument(help="A data set.", show_default=False)]) -> None:
+    """Download a data set, checked against its published checksum."""
+    from .data import fetch
+
+    out.print(str(fetch(name)), soft_wrap=True)
+
+
+@data.command("where", epilog="Example: fedunlearn data where fmnist")
+def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None) -> None:
+    """Show the data directory, or where one data set was found."""
+    from . import data as sources
+
+    if name is None:
+        out.print(str(sources.data_directory()), soft_wrap=True)
+        return
+    found = sources.where(name)
+    if found is None:
+        _fail(f"{name} is not on this machine: run fedunlearn data get {name}, or set FEDUNLEARN_DATA", 1)
+    out.print(str(found), soft_wrap=True)
+
+
+def _carry_out(folder: Path, work: Callable[[Listener], Outcome]) -> None:
+    """Shows progress while working, then what came of it."""
+    from .report import Display, page, table, verdict
+    from .types import FedUnlearnError
+
+    try:
+        with Display(out) as display:
+            outcome = work(display)
+    except KeyboardInterrupt:
+        _fail(f"interrupted; go on with: fedunlearn resume {folder}", 130)
+    if outcome.status.failed:
+        _fail(f"{outcome.status}: {outcome.reason} (run folder: {folder})", 3)
+    out.print()
+    out.print(table(folder))
+    out.print(f"\n{verdict(folder)}\n\nreport  {page(folder)}", soft_wrap=True)
+    try:
+        from .report.figures import curves
+
+        out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
+    except FedUnlearnError as error:
+        out.print(f"curves  none: {error}", soft_wrap=True, markup=False)
+
+
+def _unused(folder: Path) -> Path:
+    """This folder, or the first numbered one beside it that is free."""
+    number, free = 2, folder
+    while (free / "outcome.json").exists():
+        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return free
+
+
+def _list(header: list[str], rows: Iterable[list[str]]) -> None:
+    shown = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        shown.add_row(*row)
+    out.print(shown)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    print(f"fedunlearn: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

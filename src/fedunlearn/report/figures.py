@@ -1,0 +1,100 @@
+"""Figures of a run, from its folder alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..record import read_metrics, write
+from ..types import FedUnlearnError, Metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette: told apart with any colour vision, and in grey.
+VERMILION, BLUE, GREY = "#D55E00", "#0072B2", "#6E6E6E"
+
+
+def curves(folder: Path) -> list[Path]:
+    """Forgetting and utility over both stages, and the distance to ω⁰ below; written as SVG and PNG."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise FedUnlearnError("figures need matplotlib: pip install 'fedunlearn[report]'") from None
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    rows = read_metrics(folder)
+    with pyplot.rc_context({"axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "curves"}):
+        figure, (scores, distance) = pyplot.subplots(
+            2, 1, figsize=(7, 4.8), sharex=True, height_ratios=[3, 1], layout="constrained"
+        )
+        _scores(scores, rows)
+        _distance(distance, rows)
+        for axes in (scores, distance):
+            _stages(axes, rows, labelled=axes is scores)
+        distance.set_xlabel("round")
+        paths = [folder / "curves.svg", folder / "curves.png"]
+        for path in paths:
+            image = io.BytesIO()
+            figure.savefig(
+                image,
+                format=path.suffix[1:],
+                dpi=160,
+                metadata={"Date": None} if path.suffix == ".svg" else None,
+            )
+            write(path, image.getvalue())
+        pyplot.close(figure)
+    return paths
+
+
+def _scores(axes: Axes, rows: list[Metrics]) -> None:
+    evaluated = [row for row in rows if "r_acc" in row]
+    rounds = [float(row["elapsed"]) for row in evaluated]
+    key, name = ("asr", "ASR") if "asr" in evaluated[0] else ("forget_acc", "accuracy on forgotten data")
+    utility = [float(row["r_acc"]) for row in evaluated]
+    axes.fill_between(
+        rounds,
+        [float(row["r_acc_worst"]) for row in evaluated],
+        [float(row["r_acc_best"]) for row in evaluated],
+        color=BLUE,
+        alpha=0.15,
+        linewidth=0,
+    )
+    axes.plot(rounds, utility, color=BLUE, linewidth=1.8)
+    _label(axes, rounds[-1], utility[-1], "R-Acc", BLUE)
+    if key in evaluated[0]:
+        forgetting = [float(row[key]) for row in evaluated]
+        axes.plot(rounds, forgetting, color=VERMILION, linewidth=1.8, linestyle="--")
+        _label(axes, rounds[-1], forgetting[-1], name, VERMILION)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylabel("accuracy")
+    axes.text(
+        0.01, 0.02, "band: worst to best retained client", transform=axes.transAxes, color=BLUE, fontsize=8
+    )
+
+
+def _distance(axes: Axes, rows: list[Metrics]) -> None:
+    axes.plot(
+        [float(row["elapsed"]) for row in rows], [float(row.get("distance", 0)) for row in rows], color=GREY
+    )
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("‖ω − ω⁰‖")
+
+
+def _stages(axes: Axes, rows: list[Metrics], *, labelled: bool) -> None:
+    """A line where one stage ends and the next begins, and the stages' names above."""
+    spans: dict[str, list[float]] = {}
+    for row in rows[1:]:
+        spans.setdefault(str(row["stage"]), []).append(float(row["elapsed"]))
+    for number, (stage, rounds) in enumerate(spans.items()):
+        first = rounds[0] - 1
+        if number:
+            axes.axvline(first, color=GREY, linewidth=0.8, linestyle=":")
+        if labelled:
+            axes.text((first + rounds[-1]) / 2, 1.06, stage, ha="center", color=GREY, fontsize=9)
+
+
+def _label(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
+    axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", va="center", color=colour)

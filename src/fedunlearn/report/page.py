@@ -1,0 +1,61 @@
+"""One page about a run that can be read without the program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ..record import write
+from .tables import markdown, stages
+
+
+def page(folder: Path) -> Path:
+    """Writes ``report.md``: what was asked, how it ended, the stages, the curves, and how to do it again."""
+    experiment = json.loads((folder / "experiment.json").read_text())
+    environment = json.loads((folder / "environment.json").read_text())
+    outcome = json.loads((folder / "outcome.json").read_text())
+    data = experiment["data"]
+    asked = ", ".join(
+        f"{name} `{value}`"
+        for name, value in {
+            "level": experiment["request"]["level"],
+            "method": experiment["method"],
+            "clients": data["clients"],
+            "dataset": data["dataset"],
+            "partition": data["partition"],
+            "model": experiment["model"],
+            "seed": experiment["seed"],
+        }.items()
+    )
+    text = f"""# {experiment["name"]}
+
+{verdict(folder)}
+
+{markdown(folder)}
+
+![ASR, R-Acc and distance over the rounds](curves.svg)
+
+- Asked: {asked}; every setting is in `experiment.json`.
+- Ended: `{outcome["status"]}`; SHA-256 of the model: `{outcome["model_sha256"]}`.
+- Made with: {", ".join(f"{name} {value}" for name, value in environment.items())}.
+
+ASR: share of the target's triggered pictures that get the attacker's label. R-Acc: accuracy of the retained
+clients on their own test data; worst and best are single clients. Target clean: accuracy on the target's own
+test data. Distance: Euclidean distance to the parameters before the request (ω⁰). NC: retained clients whose
+loss the last step raised, to first order.
+"""
+    write(folder / "report.md", text.encode())
+    return folder / "report.md"
+
+
+def verdict(folder: Path) -> str:
+    """What happened, in one sentence of plain words."""
+    first, *_, last = stages(folder).values()
+    utility = (
+        f"retained clients' accuracy went from {float(first['r_acc']):.1%} to {float(last['r_acc']):.1%}"
+    )
+    for key, what in (("asr", "The backdoor works on"), ("forget_acc", "The model is right on")):
+        if key in first:
+            now, before = float(last[key]), float(first[key])
+            return f"{what} {now:.1%} of the forgotten data (before: {before:.1%}); the {utility}."
+    return f"The {utility}."

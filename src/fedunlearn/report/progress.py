@@ -1,0 +1,72 @@
+"""Progress for people: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..types import Event
+
+QUIET_SECONDS = 10.0
+
+
+class Display:
+    """A listener that shows how far each stage is, with the last ASR and R-Acc, and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = _bars(console) if console.is_terminal and "CI" not in os.environ else None
+        self._tasks: dict[str, TaskID] = {}
+        self._seen: dict[str, float] = {}
+        self._said_at = 0.0
+
+    def __enter__(self) -> Display:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, event: Event) -> None:
+        self._seen |= {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}
+        if event.progress.elapsed_rounds == 0:
+            return
+        phase, done = event.phases[event.progress.phase], event.progress.state.round
+        if self._bars is not None:
+            self._draw(phase.stage, done, phase.rounds)
+        elif done == phase.rounds or time.monotonic() - self._said_at >= QUIET_SECONDS:
+            self._said_at = time.monotonic()
+            self._console.print(f"{phase.stage} {done}/{phase.rounds}  {self._scores()}", highlight=False)
+
+    def _draw(self, stage: str, done: int, rounds: int) -> None:
+        assert self._bars is not None
+        if stage not in self._tasks:
+            # The time left is judged by the rounds seen here, not by those done before a resume.
+            self._tasks[stage] = self._bars.add_task(stage, total=rounds, completed=done - 1, scores="")
+        self._bars.update(self._tasks[stage], completed=done, scores=self._scores())
+
+    def _scores(self) -> str:
+        return "  ".join(f"{_SHOWN[key]} {value:.3f}" for key, value in self._seen.items())
+
+
+_SHOWN = {"asr": "ASR", "forget_acc": "forget", "r_acc": "R-Acc"}
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<13}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[scores]}"),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=console,
+    )

@@ -1,0 +1,66 @@
+"""The result of a run as a table: ω⁰, after unlearning, after post-training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from ..record import read_metrics
+from ..types import Metrics
+
+COLUMNS = {
+    "asr": "ASR",
+    "forget_acc": "Forget acc",
+    "r_acc": "R-Acc",
+    "r_acc_std": "std",
+    "r_acc_worst": "worst",
+    "r_acc_best": "best",
+    "target_acc": "Target clean",
+    "distance": "Distance",
+    "conflicts": "NC",
+}
+LABELS = {
+    "start": "ω⁰",
+    "pre-training": "pre-trained",
+    "unlearning": "unlearned",
+    "post-training": "post-trained",
+}
+
+
+def stages(folder: Path) -> dict[str, Metrics]:
+    """The last evaluated row of each stage, in order, by the label that a table gives it."""
+    rows = [row for row in read_metrics(folder) if "r_acc" in row]
+    return {LABELS[str(row["stage"])]: row for row in rows}
+
+
+def table(folder: Path) -> Table:
+    """The stages for a terminal."""
+    header, *lines = _cells(folder)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column(no_wrap=True)
+    for name in header[1:]:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for line in lines:
+        shown.add_row(*line)
+    return shown
+
+
+def markdown(folder: Path) -> str:
+    """The stages as a Markdown table."""
+    header, *lines = _cells(folder)
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *lines])
+
+
+def _cells(folder: Path) -> list[list[str]]:
+    rows = stages(folder)
+    keys = [key for key in COLUMNS if any(key in row for row in rows.values())]
+    body = [[label, *(_number(key, row.get(key)) for key in keys)] for label, row in rows.items()]
+    return [["", *(COLUMNS[key] for key in keys)], *body]
+
+
+def _number(key: str, value: float | str | None) -> str:
+    if value is None:
+        return "0" if key == "distance" else "-"
+    return str(value) if key == "conflicts" else f"{float(value):.3f}"
