@@ -12,7 +12,7 @@ READY := .venv/.ready
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## forget one client, from training to report, in a few minutes
+demo: $(READY)  ## forget one client, from training to report, in about a minute
 	$(BIN)/fedunlearn demo
 
 test: $(READY)  ## run the tests; PYTEST_ARGS='-k models' narrows them down

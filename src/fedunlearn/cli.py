@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
+    from .experiment import Experiment
     from .types import Listener, Outcome
 
 # Torch takes seconds to import, so commands import what they need themselves.
@@ -34,11 +37,13 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", sh
 def main() -> None:
     """The console entry point: every expected problem ends in one sentence on standard error."""
     try:
-        from typer.exceptions import TyperException
-
         code = app(standalone_mode=False)
     except TyperException as error:
-        _fail(" ".join(error.format_message().split()), error.exit_code)
+        # No message: typer has shown the help already, because a command is missing.
+        _fail(error.format_message(), error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 2)
     except Exception as error:
         from .types import FedUnlearnError
 
@@ -68,7 +73,7 @@ def demo(
     from .experiment import perform, read
 
     experiment = read(Path(__file__).with_name("demo.toml"), [f"seed={seed}"])
-    folder = folder or _unused(Path("runs") / f"demo-seed{seed}")
+    folder = folder or _unused(Path("runs/demo"), experiment)
     out.print(
         f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
         "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
@@ -92,7 +97,7 @@ def run(
     _carry_out(folder, lambda listener: perform(wanted, folder, [listener]))
 
 
-@app.command(epilog="Example: fedunlearn resume runs/demo-seed1")
+@app.command(epilog="Example: fedunlearn resume runs/demo")
 def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
     """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one."""
     from . import experiment
@@ -137,12 +142,21 @@ def datasets() -> None:
 @app.command()
 def models() -> None:
     """List the models."""
-    from . import models as _registers  # noqa: F401
+    from .models import build
     from .registry import model
 
+    def parameters(name: str, inputs: str) -> str:
+        # Both depend on the data: counted for 10 classes of Fashion-MNIST's pictures, or of CIFAR's.
+        shape = (3, 32, 32) if inputs.startswith("3") else (1, 28, 28)
+        return f"{sum(p.numel() for p in build(name, 10, shape, 0).parameters()):,}"
+
     _list(
-        ["model", "what it is", "inputs"],
-        ([entry.name, entry.about["summary"], entry.about["inputs"]] for entry in model),
+        ["model", "what it is", "inputs", "parameters"],
+        (
+            [entry.name, entry.about["summary"], inputs, parameters(entry.name, inputs)]
+            for entry in model
+            for inputs in [entry.about["inputs"]]
+        ),
     )
 
 
@@ -191,23 +205,35 @@ def _carry_out(folder: Path, work: Callable[[Listener], Outcome]) -> None:
         out.print(f"curves  none: {error}", soft_wrap=True, markup=False)
 
 
-def _unused(folder: Path) -> Path:
-    """This folder, or the first numbered one beside it that is free."""
+def _unused(folder: Path, experiment: Experiment) -> Path:
+    """This folder, or the first numbered one beside it, that is free or holds the same run unfinished."""
     number, free = 2, folder
-    while (free / "outcome.json").exists():
+    while free.exists() and not _unfinished(free, experiment):
         free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
     return free
 
 
+def _unfinished(folder: Path, experiment: Experiment) -> bool:
+    try:
+        config = json.loads((folder / "experiment.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(config == experiment.model_dump(mode="json")) and not (folder / "outcome.json").exists()
+
+
 def _list(header: list[str], rows: Iterable[list[str]]) -> None:
-    shown = Table(*header, box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        # A path is worth a second line rather than an ellipsis.
+        shown.add_column(name, overflow="fold")
     for row in rows:
         shown.add_row(*row)
     out.print(shown)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    print(f"fedunlearn: {sentence}", file=sys.stderr)
+    if sentence:
+        print(f"fedunlearn: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -274,6 +274,18 @@ def test_rows_that_differ_only_in_their_last_digit_stay_within_1e_7() -> None:
     assert worst_cosine(step, retain) <= 1e-7
 
 
+@pytest.mark.parametrize("width", [20, 60_000])
+def test_rows_at_the_limit_of_resolution_do_not_spoil_the_norm(width: int) -> None:
+    # Their eigenvalue is known to a few percent only, so that one projection is not enough.
+    for seed in range(20):
+        rows, along = normal(3 * seed, 6, width), normal(3 * seed + 1, width)
+        rows[1] = rows[0] + 10 ** (-6.4 - 0.014 * seed) * along
+        forget = along + 0.05 * normal(3 * seed + 2, width)
+        step = orthogonal_direction(forget, rows)
+        assert float(step.vector.norm()) == pytest.approx(float(forget.norm()), rel=2e-8)
+        assert worst_cosine(step, rows) <= 1e-6
+
+
 def test_two_hundred_clients_of_a_real_model_size() -> None:
     # Overlapping windows of one random vector: 200 rows of 478,410 without their 383 MB.
     width = 478_410

@@ -20,6 +20,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 def test_distance_is_summed_in_float64() -> None:
     # In float32 a running sum of ones would stop growing at 2**24.
     assert distance(torch.full((300_001,), 3.0), torch.full((300_001,), 2.0)) == math.sqrt(300_001)
+    assert distance(torch.tensor([2.0**24]), torch.tensor([-1.0])) == 2**24 + 1
     assert distance(torch.tensor([1e30]), torch.tensor([-1e30])) == pytest.approx(2e30, rel=1e-6)
 
 

@@ -52,11 +52,8 @@ def project_off(
         return displacement.clone()
 
     share = product / reach  # Eq. 7
-    # Projected a second time: rounding of the first share counts once the remainder is rescaled.
-    remaining, residue, _ = _products(displacement, away, share)
-    share += residue / reach
-    norm = math.sqrt(square)
-    remainder = math.sqrt(max(0.0, remaining - residue**2 / reach))
+    remaining, _, _ = _products(displacement, away, share)
+    norm, remainder = math.sqrt(square), math.sqrt(remaining)
     result = torch.zeros_like(displacement)
     # Deviation: the authors' code divides by the norm of whatever remains, however little that is.
     if remainder <= VANISHING * norm:

@@ -54,25 +54,31 @@ def _scores(axes: Axes, rows: list[Metrics]) -> None:
     rounds = [float(row["elapsed"]) for row in evaluated]
     key, name = ("asr", "ASR") if "asr" in evaluated[0] else ("forget_acc", "accuracy on forgotten data")
     utility = [float(row["r_acc"]) for row in evaluated]
-    axes.fill_between(
-        rounds,
-        [float(row["r_acc_worst"]) for row in evaluated],
-        [float(row["r_acc_best"]) for row in evaluated],
+    worst = [float(row["r_acc_worst"]) for row in evaluated]
+    best = [float(row["r_acc_best"]) for row in evaluated]
+    axes.fill_between(rounds, worst, best, color=BLUE, alpha=0.15, linewidth=0)
+    axes.annotate(
+        "worst to best retained client",
+        (rounds[-1], worst[-1]),
+        xytext=(-4, 4),
+        textcoords="offset points",
+        ha="right",
         color=BLUE,
-        alpha=0.15,
-        linewidth=0,
+        fontsize=8,
     )
     axes.plot(rounds, utility, color=BLUE, linewidth=1.8)
-    _label(axes, rounds[-1], utility[-1], "R-Acc", BLUE)
+    aside = 0
     if key in evaluated[0]:
         forgetting = [float(row[key]) for row in evaluated]
         axes.plot(rounds, forgetting, color=VERMILION, linewidth=1.8, linestyle="--")
-        _label(axes, rounds[-1], forgetting[-1], name, VERMILION)
+        # Two curves that end side by side would write over each other's name.
+        aside = 6 if abs(utility[-1] - forgetting[-1]) < 0.06 else 0
+        below = forgetting[-1] < utility[-1]
+        _label(axes, rounds[-1], forgetting[-1], name, VERMILION, -aside if below else aside)
+        aside = aside if below else -aside
+    _label(axes, rounds[-1], utility[-1], "R-Acc", BLUE, aside)
     axes.set_ylim(-0.03, 1.03)
     axes.set_ylabel("accuracy")
-    axes.text(
-        0.01, 0.02, "band: worst to best retained client", transform=axes.transAxes, color=BLUE, fontsize=8
-    )
 
 
 def _distance(axes: Axes, rows: list[Metrics]) -> None:
@@ -96,5 +102,5 @@ def _stages(axes: Axes, rows: list[Metrics], *, labelled: bool) -> None:
             axes.text((first + rounds[-1]) / 2, 1.06, stage, ha="center", color=GREY, fontsize=9)
 
 
-def _label(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
-    axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", va="center", color=colour)
+def _label(axes: Axes, x: float, y: float, text: str, colour: str, above: float) -> None:
+    axes.annotate(text, (x, y), xytext=(6, above), textcoords="offset points", va="center", color=colour)

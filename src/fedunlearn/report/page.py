@@ -50,7 +50,8 @@ loss the last step raised, to first order.
 
 def verdict(folder: Path) -> str:
     """What happened, in one sentence of plain words."""
-    first, *_, last = stages(folder).values()
+    rows = list(stages(folder).values())
+    first, last = rows[0], rows[-1]
     utility = (
         f"retained clients' accuracy went from {float(first['r_acc']):.1%} to {float(last['r_acc']):.1%}"
     )

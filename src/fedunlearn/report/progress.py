@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..types import Event
+from ..types import Event, Stage, Status
 
 QUIET_SECONDS = 10.0
 
@@ -19,10 +19,12 @@ class Display:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = _bars(console) if console.is_terminal and "CI" not in os.environ else None
+        live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
+        self._bars = _bars(console) if live else None
         self._tasks: dict[str, TaskID] = {}
         self._seen: dict[str, float] = {}
-        self._said_at = 0.0
+        self._stages: set[Stage] = set()
+        self._said_at = time.monotonic()
 
     def __enter__(self) -> Display:
         if self._bars is not None:
@@ -37,12 +39,16 @@ class Display:
 
     def __call__(self, event: Event) -> None:
         self._seen |= {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}
-        if event.progress.elapsed_rounds == 0:
+        phase, state = event.phases[event.progress.phase], event.progress.state
+        if event.metrics["stage"] == "start":
+            if phase.stage is not Stage.PRETRAINING and Stage.PRETRAINING not in self._stages:
+                self._console.print("ω⁰ taken from the cache")
             return
-        phase, done = event.phases[event.progress.phase], event.progress.state.round
+        self._stages.add(phase.stage)
+        done, ended = state.round, state.round == phase.rounds or state.status is not Status.RUNNING
         if self._bars is not None:
             self._draw(phase.stage, done, phase.rounds)
-        elif done == phase.rounds or time.monotonic() - self._said_at >= QUIET_SECONDS:
+        elif ended or time.monotonic() - self._said_at >= QUIET_SECONDS:
             self._said_at = time.monotonic()
             self._console.print(f"{phase.stage} {done}/{phase.rounds}  {self._scores()}", highlight=False)
 

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SMALL = """
+name = "small"
+model = "lenet5"
+[data]
+partition = "pat-50"
+clients = 4
+fraction = 0.05
+[training]
+batch_size = 20
+[pretraining]
+rounds = 4
+lr = 0.05
+[unlearning]
+rounds = 3
+lr = 0.01
+[recovery]
+rounds = 2
+lr = 0.01
+"""
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One pre-training for all tests: what they look at comes after it."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def environment(cache: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "FORCE_COLOR")}
+    return {
+        **inherited,
+        "FEDUNLEARN_CACHE": str(cache),
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def fedunlearn(tmp_path: Path, environment: dict[str, str]) -> Command:
+    """The program as a user starts it, in a folder of its own."""
+
+    def call(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments),
+            cwd=tmp_path,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return call
+
+
+@pytest.fixture
+def refused(fedunlearn: Command) -> Callable[..., str]:
+    """Calls the program and checks that it says no in one sentence."""
+
+    def call(*arguments: object, code: int = 2, **variables: str) -> str:
+        result = fedunlearn(*arguments, **variables)
+        assert result.returncode == code, result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert "Traceback" not in result.stderr + result.stdout
+        return result.stderr
+
+    return call
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fedunlearn.cli", *map(str, arguments)]

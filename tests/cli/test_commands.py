@@ -1,0 +1,127 @@
+"""Every command, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+def test_version(fedunlearn):
+    result = fedunlearn("--version")
+    assert re.fullmatch(r"fedunlearn \d+\.\d+\.\d+\n", result.stdout)
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("demo",), ("run",), ("resume",), ("data",), ("data", "get"), ("methods",)]
+)
+def test_help(fedunlearn, words):
+    result = fedunlearn(*words, "--help")
+    assert result.returncode == 0
+    assert "Usage:" in result.stdout
+    if words and words != ("data",) and words != ("methods",):
+        assert "Example: fedunlearn" in result.stdout
+
+
+def test_without_a_command_comes_the_help(fedunlearn):
+    result = fedunlearn()
+    assert "demo" in result.stdout
+    assert result.stderr == ""
+    assert result.returncode != 0
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_torch_is_not_imported_for_a_glance(environment, word):
+    code = (
+        "import sys; sys.argv = ['fedunlearn', sys.argv[1]]\n"
+        "from fedunlearn.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "slow = {'torch', 'numpy', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(f'imported {slow}' if slow else 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, word], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_methods(fedunlearn):
+    shown = fedunlearn("methods").stdout
+    assert "fedosd" in shown
+    assert "AAAI 2025" in shown
+    assert "who must be online" in shown
+
+
+def test_models_with_their_size(fedunlearn):
+    shown = fedunlearn("models").stdout
+    assert re.search(r"mlp .* any +478,410", shown)
+    assert re.search(r"lenet5 .* 1x28x28 +61,706", shown)
+
+
+def test_datasets_and_where_they_are(fedunlearn, tmp_path):
+    shown = fedunlearn("datasets", FEDUNLEARN_DATA=str(tmp_path)).stdout
+    assert "fashion-demo.safetensors.xz" in shown
+    assert re.search(r"mnist .*no: fedunlearn data get mnist", shown)
+
+
+def test_data_where(fedunlearn, refused, tmp_path):
+    assert fedunlearn("data", "where", FEDUNLEARN_DATA=str(tmp_path)).stdout.strip() == str(tmp_path)
+    assert fedunlearn("data", "where", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
+    missing = refused("data", "where", "mnist", code=1, FEDUNLEARN_DATA=str(tmp_path))
+    assert "fedunlearn data get mnist" in missing
+
+
+def test_data_get_of_what_is_here_loads_nothing(fedunlearn):
+    assert fedunlearn("data", "get", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
+
+
+def test_data_get_without_network_says_so(refused, tmp_path):
+    sentence = refused(
+        "data", "get", "mnist", FEDUNLEARN_DATA=str(tmp_path), https_proxy="http://127.0.0.1:9", no_proxy=""
+    )
+    assert "could not be downloaded" in sentence
+    assert os.listdir(tmp_path) == [] or not list(tmp_path.rglob("*ubyte"))
+
+
+def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
+    result = fedunlearn("run", small, "seed=2", "unlearning.rounds=1")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    folder = tmp_path / "runs/small-fedosd-seed2"
+    assert {path.name for path in folder.iterdir()} >= {
+        "experiment.json",
+        "outcome.json",
+        "model.safetensors",
+        "report.md",
+        "curves.svg",
+        "curves.png",
+    }
+    config = json.loads((folder / "experiment.json").read_text())
+    assert (config["seed"], config["unlearning"]["rounds"]) == (2, 1)
+    for words in ("ω⁰", "unlearned", "post-trained", "R-Acc", "runs/small-fedosd-seed2/curves.png"):
+        assert words in result.stdout
+    assert "\x1b" not in result.stdout
+    again = fedunlearn("run", small, "seed=2", "unlearning.rounds=1", "--out", "elsewhere")
+    assert "ω⁰ taken from the cache" in again.stdout
+    assert (tmp_path / "elsewhere/outcome.json").read_text() == (folder / "outcome.json").read_text()
+
+
+def test_a_run_of_no_rounds_is_a_run(fedunlearn, small):
+    result = fedunlearn("run", small, "unlearning.rounds=0", "recovery.rounds=0")
+    assert result.returncode == 0, result.stderr
+
+
+def test_without_matplotlib_the_run_is_whole_and_one_sentence_names_the_extra(fedunlearn, small, tmp_path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "matplotlib.py").write_text("raise ImportError")
+    result = fedunlearn("run", small, PYTHONPATH=os.pathsep.join([str(hidden), *filter(None, sys.path)]))
+    assert result.returncode == 0, result.stderr
+    assert "fedunlearn[report]" in result.stdout
+    assert (tmp_path / "runs/small-fedosd-seed1/report.md").exists()

@@ -1,0 +1,35 @@
+"""The demo keeps its promise with the settings it ships with."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedunlearn.report import stages
+
+
+def check_promise(folder):
+    start, unlearned, recovered = stages(folder).values()
+    assert start["asr"] >= 0.70
+    assert unlearned["asr"] <= 0.02
+    assert recovered["asr"] <= 0.08
+    assert recovered["r_acc"] >= start["r_acc"] - 0.01
+
+
+def test_demo(fedunlearn, tmp_path):
+    (tmp_path / "runs/demo").mkdir(parents=True)
+    (tmp_path / "runs/demo/mine.txt").write_text("not a run")
+    result = fedunlearn("demo")
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "runs/demo-2"
+    check_promise(folder)
+    for words in ("ω⁰", "Target clean", "The backdoor works on", "runs/demo-2/curves.png"):
+        assert words in result.stdout
+    assert [path.name for path in (tmp_path / "runs/demo").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_demo_of_other_seeds(fedunlearn, tmp_path, seed):
+    result = fedunlearn("demo", "--seed", seed, "--out", "demo")
+    assert result.returncode == 0, result.stderr
+    check_promise(tmp_path / "demo")
