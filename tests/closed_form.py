@@ -19,7 +19,7 @@ def start() -> Vector:
 
 
 class Quadratics:
-    """Client i minimises ½ (ω − c_i)ᵀ H_i (ω − c_i); unlearning objectives ascend it, fading with the loss."""
+    """Client i minimises ½ (ω − c_i)ᵀ H_i (ω − c_i); other objectives ascend it, fading with the loss."""
 
     def __init__(
         self, *, absent: Mapping[ClientId, Collection[int]] = {}, refuses: Collection[ClientId] = ()

@@ -95,7 +95,6 @@ def test_methods_share_one_pre_training_and_other_settings_do_not(tmp_path, cach
         [
             {"seed": 2},
             {"pretraining": {"rounds": 4, "lr": 0.06}},
-            {"pretraining": {"rounds": 5, "lr": 0.05}},
             {"training": {"batch_size": 10}},
             {"backdoor": {"pretrain_share": 0.5}},
             {"model": "mlp"},
@@ -103,6 +102,19 @@ def test_methods_share_one_pre_training_and_other_settings_do_not(tmp_path, cach
     ):
         pretrained(prepare(small(**change)))
         assert len(list((cache / "pretraining").iterdir())) == 2 + number
+
+
+def test_a_longer_pre_training_goes_on_where_a_shorter_one_ended(tmp_path, monkeypatch, cache):
+    def after(rounds: int) -> torch.Tensor:
+        return pretrained(prepare(small(pretraining={"rounds": rounds, "lr": 0.05}))).params
+
+    grown = {rounds: after(rounds) for rounds in (4, 6, 5)}
+    (folder,) = (cache / "pretraining").iterdir()
+    assert [row["elapsed"] for row in read_metrics(folder)] == list(range(7))
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
+    assert torch.equal(after(5), grown[5])
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "a third"))
+    assert torch.equal(after(6), grown[6])
 
 
 def test_the_same_experiment_ends_in_the_same_model(tmp_path, monkeypatch):

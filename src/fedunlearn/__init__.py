@@ -75,7 +75,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports a public name on first use: torch takes seconds that ``fedunlearn --help`` need not wait for."""
+    """Imports a public name on first use: torch takes seconds, which ``--help`` need not wait for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_ELSEWHERE.get(name, 'types')}", __name__), name)

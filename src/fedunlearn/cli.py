@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -36,6 +37,8 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", sh
 
 def main() -> None:
     """The console entry point: every expected problem ends in one sentence on standard error."""
+    # A warning is a sentence for the user, not a line of our source.
+    warnings.showwarning = lambda message, *_: print(f"fedunlearn: {message}", file=sys.stderr)
     try:
         code = app(standalone_mode=False)
     except TyperException as error:

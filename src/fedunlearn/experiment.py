@@ -253,17 +253,20 @@ def prepare(experiment: Experiment) -> Setting:
 def pretrained(
     setting: Setting, listeners: Sequence[Listener] = (), *, checkpoint_seconds: float = 5.0
 ) -> State:
-    """ω⁰: trained once, then shared by every run whose pre-training is determined by the same things."""
+    """ω⁰: trained once, then shared by every run whose pre-training is determined by the same things.
+
+    The number of rounds is not one of them: more rounds go on where fewer ended; fewer than are there
+    begin anew, beside them.
+    """
     plan, clients = setting.experiment.pretraining, setting.population.pretraining
-    start = setting.fresh("pre-training")
+    start, module = setting.fresh("pre-training"), setting.build(0)
     identity = fingerprint(
         {
             "version": PRETRAINING_VERSION,
             "start": model_hash(start),
             "clients": {client: digest(data.train._asdict()) for client, data in clients.items()},
-            "model": setting.experiment.model,
+            "model": f"{setting.experiment.model}: {module}",
             "training": asdict(setting.training),
-            "rounds": plan.rounds,
             "lr": plan.lr,
             "seed": setting.seed,
             "torch": torch.__version__,
@@ -271,17 +274,20 @@ def pretrained(
         }
     )
     folder = cache_directory() / "pretraining" / identity[:20]
-    finished = folder / "model.safetensors"
+    finished = folder / f"model-{plan.rounds}.safetensors"
     with locked(folder / "lock", wait=True):
         if not finished.exists():
             request = Request(
                 start.params, tuple(clients), _watched(setting.population), setting.fresh, start.buffers
             )
-            with Recorder(folder, identity, seconds=checkpoint_seconds) as recorder:
+            recorder = Recorder(folder, identity, seconds=checkpoint_seconds)
+            if recorder.progress is not None and recorder.progress.elapsed_rounds > plan.rounds:
+                recorder = Recorder(folder / f"{plan.rounds}-rounds", identity, seconds=checkpoint_seconds)
+            with recorder:
                 outcome = unlearn(
                     (Pretraining(plan.rounds, plan.lr),),
                     request,
-                    Sequential(setting.build(0), clients),
+                    Sequential(module, clients),
                     training=setting.training,
                     seed=derive("pre-training", setting.seed),
                     evaluate_every=plan.evaluate_every,

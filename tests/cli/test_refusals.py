@@ -19,7 +19,7 @@ import pytest
         ("options.alway=true", "no option 'alway'; did you mean 'always'?"),
         ("request.targets=0", "request.targets"),
         ("request.targets=4", "4 of 4 clients cannot be targets: name 1 to 3"),
-        ("data.clients=3", "cannot share 10 classes among 3 clients"),
+        ("data.clients=3", "10 classes among 3 clients"),
         ("training.batch_size=400", "batch_size 400 is larger than the training set of client-"),
         ("model=cnn", "model 'cnn' takes 3x32x32 inputs, not 1x28x28"),
     ],

@@ -139,12 +139,13 @@ class Recorder:
                 tensors, metadata = read_tensors(path)
             except FedUnlearnError as error:
                 problem = problem or error
-                warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=3)
                 continue
             if metadata.get("format") != FORMAT or metadata.get("identity") != self._identity:
                 raise FedUnlearnError(
                     f"{path} belongs to another run (its configuration differs): choose another folder"
                 )
+            if problem is not None:
+                warnings.warn(f"{problem}; the checkpoint before it is used", stacklevel=3)
             return _progress(tensors, metadata)
         if problem is not None:
             raise problem
