@@ -24,7 +24,6 @@ class Quadratics:
     def __init__(
         self, *, absent: Mapping[ClientId, Collection[int]] = {}, refuses: Collection[ClientId] = ()
     ) -> None:
-        self.trained: list[tuple[ClientId, str]] = []
         self._absent = absent
         self._refuses = refuses
         self._calls = 0
@@ -50,9 +49,8 @@ class Quadratics:
             assert client not in self._refuses, f"{client} must not be trained"
             if self._calls in self._absent.get(client, ()):
                 continue
-            self.trained.append((client, job.objective))
             gradient = self.gradient(client, job.params)
-            if job.objective != "cross_entropy":
+            if job.objective not in (None, "cross_entropy"):
                 gradient = -gradient / (1 + self.loss(client, job.params))
             replies[client] = Reply(job.lr * gradient, examples=10 + CLIENTS.index(client))
         return Replies(replies)

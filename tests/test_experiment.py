@@ -8,7 +8,7 @@ import torch
 from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
 from fedunlearn.experiment import Experiment, check, perform, prepare, pretrained, read, resume
-from fedunlearn.record import read_metrics, read_tensors
+from fedunlearn.record import read_metrics, read_state, read_tensors
 
 SMALL = {
     "name": "small",
@@ -59,7 +59,11 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ({"unlearning": {"lr": float("nan")}}, "unlearning.lr = nan"),
         ({"data": {"clients": 1}}, "data.clients = 1"),
         ({"request": {"level": "clint"}}, "request.level = 'clint'"),
-        ({"request": {"targets": 0}}, "request.targets"),
+        ({"request": {"targets": 0}}, "request.targets = 0"),
+        ({"options": {"always": "no"}}, "option always = 'no'"),
+        ({"method": "retrain", "options": {"rounds": "many"}}, "option rounds = 'many'"),
+        ({"data": {"partition": "dirichlet", "options": {"alpha": "x"}}}, "option alpha = 'x'"),
+        ({"data": {"partition": "iid", "options": {"alpha": 1}}}, "partition 'iid' has no option 'alpha'"),
     ],
 )
 def test_a_bad_experiment_gets_one_sentence(changes, sentence):
@@ -82,8 +86,8 @@ def test_a_run_folder_is_complete(tmp_path):
     module = prepare(small()).build(0)
     module.load_state_dict(model)
     assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), outcome.params)
-    start, _ = read_tensors(tmp_path / "run/omega0.safetensors")
-    assert torch.equal(start["params"], pretrained(prepare(small())).params)
+    start, _ = read_state(tmp_path / "run/omega0.safetensors")
+    assert torch.equal(start.params, pretrained(prepare(small())).params)
 
 
 def test_methods_share_one_pre_training_and_other_settings_do_not(tmp_path, cache):
@@ -136,6 +140,31 @@ def test_a_folder_keeps_to_its_experiment(tmp_path):
         resume(tmp_path)
 
 
+def test_a_refused_setting_leaves_the_folder_free(tmp_path):
+    with pytest.raises(FedUnlearnError, match="batch_size 4000"):
+        perform(small(training={"batch_size": 4000}), tmp_path / "run")
+    with pytest.raises(FedUnlearnError, match="takes 3x32x32"):
+        perform(small(model="cnn"), tmp_path / "run")
+    assert perform(small(), tmp_path / "run").status == "done"
+
+
+def test_a_run_goes_on_without_the_cache(tmp_path, monkeypatch):
+    def interrupt(event: object) -> None:
+        if event.metrics["stage"] == "unlearning":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        perform(small(), tmp_path / "run", [interrupt])
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "elsewhere"))
+    assert resume(tmp_path / "run").status == "done"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_retraining_uses_the_learning_rate_of_pre_training(tmp_path):
+    perform(small(method="retrain"), tmp_path / "run")
+    assert read_metrics(tmp_path / "run")[1]["lr"] == SMALL["pretraining"]["lr"]
+
+
 def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path):
     whole = perform(small(), tmp_path / "whole")
 
@@ -168,7 +197,9 @@ def test_sample_level_forgets_some_examples_of_a_client_that_stays(tmp_path):
 
 def test_class_level_forgets_a_class_at_every_holder(tmp_path):
     experiment = small(
-        data={"partition": "iid", "clients": 4, "fraction": 0.05}, request={"level": "class", "label": 3}
+        data={"partition": "iid", "clients": 4, "fraction": 0.05},
+        request={"level": "class", "label": 3},
+        backdoor={"enabled": False},
     )
     assert len(prepare(experiment).population.targets) == 4
     rows = read_metrics_of(experiment, tmp_path)

@@ -22,9 +22,10 @@ from fedunlearn import (
     method,
     unlearn,
 )
+from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.fedavg import Averaging, Pretraining
+from fedunlearn.objectives import Minimise, objective
 from fedunlearn.seeds import derive, generator
-from fedunlearn.vectors import buffers
 
 
 class Listening(Quadratics):
@@ -122,38 +123,91 @@ def test_threads_are_as_before_afterwards():
     assert torch.get_num_threads() == threads
 
 
-def test_buffers_are_averaged_over_the_clients_that_stay():
+def normalised() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    random = generator("buffers")
-    data = {
-        f"client-{number}": ClientData(
-            Examples(
-                torch.randn(20 + 10 * number, 4, generator=random) + 5 * number,
-                torch.randint(0, 2, (20 + 10 * number,), generator=random),
-            )
-        )
-        for number in range(3)
-    }
-    asked = Request(
-        flatten(model), tuple(data), ("client-2",), lambda purpose: State(flatten(model)), buffers(model)
-    )
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def shifted(names: list[str]) -> dict[str, ClientData]:
+    held = {}
+    for number, name in enumerate(sorted(names)):
+        random, size = generator("shifted", name), 20 + 10 * number
+        x = torch.randn(size, 4, generator=random) + 5 * number
+        data = Examples(x, torch.randint(0, 2, (size,), generator=random))
+        held[name] = ClientData(data, {"test": data})
+    return held
+
+
+def test_buffers_are_averaged_over_the_clients_that_stay():
+    model, data = normalised(), shifted(["a", "b", "c"])
+    phase = method["fedosd"](Schedule(1, 0.01, 0, 0.01))[0]
+    asked = Request(flatten(model), tuple(data), ("c",))
     federation = Sequential(model, data)
-    training = LocalTraining(batch_size=10)
-    outcome = unlearn(method["fedosd"](Schedule(1, 0.01, 0, 0.01)), asked, federation, training=training)
-    replies = federation.train(
-        {
-            client: replace(job, lr=0.01, batch_size=10, buffers=asked.buffers)
-            for client, job in method["fedosd"](Schedule(1, 0.01, 0, 0.01))[0]
-            .ask(asked, State(asked.params))
-            .items()
-        }
-    )
-    mean = {c: replies[c].buffers["1.running_mean"] for c in ("client-0", "client-1")}
-    expected = mean["client-0"] * 0.4 + mean["client-1"] * 0.6
+    outcome = unlearn((phase,), asked, federation, training=LocalTraining(batch_size=10))
+    jobs = phase.ask(asked, State(asked.params))
+    replies = federation.train({client: replace(job, lr=0.01, batch_size=10) for client, job in jobs.items()})
+    expected = replies["a"].buffers["1.running_mean"] * 0.4 + replies["b"].buffers["1.running_mean"] * 0.6
     assert torch.allclose(outcome.state.buffers["1.running_mean"], expected)
     assert outcome.state.buffers["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_batch_norm_models_do_not_depend_on_the_order_of_clients():
+    def final(names: list[str]) -> tuple[torch.Tensor, float]:
+        model = normalised()
+        asked = Request(flatten(model), tuple(names), ("c",))
+        phases = method["fedosd"](Schedule(3, 0.05, 3, 0.05))
+        outcome = unlearn(
+            phases, asked, Sequential(model, shifted(names)), training=LocalTraining(batch_size=10)
+        )
+        return outcome.state.buffers["1.running_var"], outcome.metrics[-1]["r_acc"]
+
+    (one, accuracy), (other, same) = final(["a", "b", "c"]), final(["c", "b", "a"])
+    assert torch.equal(one, other)
+    assert accuracy == same
+
+
+def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is():
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    model, data = Spare(), shifted(["a", "b"])
+    asked = Request(flatten(model), tuple(data), ("b",))
+    outcome = unlearn(
+        (Averaging(2, 0.1),), asked, Sequential(model, data), training=LocalTraining(batch_size=10)
+    )
+    assert torch.equal(outcome.params[-10:], asked.params[-10:])
+    assert not torch.equal(outcome.params[:10], asked.params[:10])
+
+
+def test_an_objective_of_ones_own_serves_every_stage():
+    @objective("doubled", summary="test")
+    def _doubled(arrays):
+        return Minimise(lambda output, y: 2 * nn.functional.cross_entropy(output, y))
+
+    @objective("undoubled", summary="test")
+    def _undoubled(arrays):
+        return Minimise(lambda output, y: unlearning_transform(nn.functional.cross_entropy(output, y)))
+
+    federation = Listening()
+    unlearn(
+        method["fedosd"](Schedule(1, 0.1, 1, 0.1), objective="undoubled"),
+        request(),
+        federation,
+        training=LocalTraining(objective="doubled"),
+    )
+    assert {job.objective for job in federation.jobs[0].values()} == {"doubled", "undoubled"}
+    assert {job.objective for job in federation.jobs[1].values()} == {"doubled"}
+    model, data = normalised(), shifted(["a", "b"])
+    training = LocalTraining(batch_size=10, objective="doubled")
+    asked = Request(flatten(model), tuple(data), ("b",))
+    phases = method["fedosd"](Schedule(2, 0.1, 1, 0.1), objective="undoubled")
+    assert unlearn(phases, asked, Sequential(model, data), training=training).status is Status.DONE
 
 
 def test_bad_requests_are_refused():

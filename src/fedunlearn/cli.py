@@ -37,8 +37,8 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", sh
 
 def main() -> None:
     """The console entry point: every expected problem ends in one sentence on standard error."""
-    # A warning is a sentence for the user, not a line of our source.
-    warnings.showwarning = lambda message, *_: print(f"fedunlearn: {message}", file=sys.stderr)
+    # A warning is news for the user, not a line of our source, and no reason to fail.
+    warnings.showwarning = lambda message, *_: out.print(f"note: {message}", soft_wrap=True, markup=False)
     try:
         code = app(standalone_mode=False)
     except TyperException as error:
@@ -92,20 +92,29 @@ def run(
     ] = None,
     folder: Out = None,
 ) -> None:
-    """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train."""
+    """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
+
+    The folder is runs/NAME, followed by the overrides, unless --out names another.
+    """
     from .experiment import perform, read
 
     wanted = read(experiment, overrides or [])
-    folder = folder or Path("runs") / f"{wanted.name}-{wanted.method}-seed{wanted.seed}"
+    folder = folder or Path("runs") / "-".join([wanted.name, *map(_in_a_name, overrides or [])])
     _carry_out(folder, lambda listener: perform(wanted, folder, [listener]))
 
 
 @app.command(epilog="Example: fedunlearn resume runs/demo")
 def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
-    """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one."""
+    """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one.
+
+    A finished run is shown again, with its report and curves made anew.
+    """
     from . import experiment
 
-    _carry_out(folder, lambda listener: experiment.resume(folder, [listener]))
+    if experiment.finished(folder):
+        _show(folder)
+    else:
+        _carry_out(folder, lambda listener: experiment.resume(folder, [listener]))
 
 
 @app.command()
@@ -187,8 +196,7 @@ def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None
 
 def _carry_out(folder: Path, work: Callable[[Listener], Outcome]) -> None:
     """Shows progress while working, then what came of it."""
-    from .report import Display, page, table, verdict
-    from .types import FedUnlearnError
+    from .report import Display
 
     try:
         with Display(out) as display:
@@ -197,15 +205,24 @@ def _carry_out(folder: Path, work: Callable[[Listener], Outcome]) -> None:
         _fail(f"interrupted; go on with: fedunlearn resume {folder}", 130)
     if outcome.status.failed:
         _fail(f"{outcome.status}: {outcome.reason} (run folder: {folder})", 3)
+    _show(folder)
+
+
+def _show(folder: Path) -> None:
+    """The result of a finished run: table, verdict, curves and report, from its files."""
+    from .report import page, table, verdict
+    from .types import FedUnlearnError
+
     out.print()
     out.print(table(folder))
-    out.print(f"\n{verdict(folder)}\n\nreport  {page(folder)}", soft_wrap=True)
+    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
     try:
         from .report.figures import curves
 
         out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
     except FedUnlearnError as error:
         out.print(f"curves  none: {error}", soft_wrap=True, markup=False)
+    out.print(f"report  {page(folder)}", soft_wrap=True)
 
 
 def _unused(folder: Path, experiment: Experiment) -> Path:
@@ -222,6 +239,13 @@ def _unfinished(folder: Path, experiment: Experiment) -> bool:
     except (OSError, ValueError):
         return False
     return bool(config == experiment.model_dump(mode="json")) and not (folder / "outcome.json").exists()
+
+
+def _in_a_name(override: str) -> str:
+    """``data.partition=iid`` as a part of a folder's name."""
+    return "".join(
+        letter if letter.isalnum() or letter in "=.-" else "_" for letter in override.split(".", 1)[-1]
+    )
 
 
 def _list(header: list[str], rows: Iterable[list[str]]) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-import torch
 from platformdirs import user_cache_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor, nn
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+from torch import nn
 
 from . import models, vectors
 from .data import Population, load, populate
@@ -29,8 +29,9 @@ from .record import (
     fingerprint,
     locked,
     model_hash,
-    read_tensors,
+    read_state,
     write_json,
+    write_state,
     write_tensors,
 )
 from .registry import dataset as datasets
@@ -44,6 +45,9 @@ from .types import ClientId, FedUnlearnError, Listener, LocalTraining, Outcome, 
 
 PRETRAINING_VERSION = 1
 """Raised whenever a change of the code changes the bits of a pre-training, so that no old ω⁰ is reused."""
+
+DECISIVE = ("torch", "cpu_capability")
+"""What of the environment decides about bits."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -81,7 +85,7 @@ class Erasure(Table):
     """What is to be forgotten: clients, some examples of clients, or a class wherever it is held."""
 
     level: Literal["client", "sample", "class"] = "client"
-    targets: Count | list[str] = 1
+    targets: Count | str | list[str] = 1
     share: Share = 0.1
     label: Rounds = 0
 
@@ -128,25 +132,40 @@ class Experiment(Table):
 
     def phases(self) -> tuple[Phase, ...]:
         make = methods[self.method]
-        known = list(inspect.signature(make).parameters)[1:]
-        for option in self.options:
-            if option not in known:
-                raise FedUnlearnError(
-                    f"method {self.method!r} has no option {option!r}{did_you_mean(option, known)}"
-                )
+        _check_options(f"method {self.method!r}", make, self.options)
         schedule = Schedule(
-            self.unlearning.rounds, self.unlearning.lr, self.recovery.rounds, self.recovery.lr
+            self.unlearning.rounds,
+            self.unlearning.lr,
+            self.recovery.rounds,
+            self.recovery.lr,
+            self.pretraining.lr,
         )
         return make(schedule, **self.options)
+
+
+def _check_options(what: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Options are the parameters that have a default; their annotations say what they take."""
+    parameters, types = inspect.signature(make).parameters.values(), get_type_hints(make)
+    known = [parameter.name for parameter in parameters if parameter.default is not parameter.empty]
+    for option, value in options.items():
+        if option not in known:
+            hint = did_you_mean(option, known) if known else "; it has none"
+            raise FedUnlearnError(f"{what} has no option {option!r}{hint}")
+        try:
+            TypeAdapter(types[option]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise FedUnlearnError(
+                f"{what}, option {option} = {value!r}: {_said(error.errors()[0])}"
+            ) from None
 
 
 def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """An experiment from a TOML file; overrides look like ``data.partition=iid``."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedUnlearnError(f"{path} is not TOML: {error}") from error
     for override in overrides:
         _override(values, override)
@@ -161,7 +180,8 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         raise FedUnlearnError(f"{source}: {_first_problem(error)}") from None
     try:
         datasets.entry(experiment.data.dataset)
-        partitions.entry(experiment.data.partition)
+        partition = experiment.data.partition
+        _check_options(f"partition {partition!r}", partitions[partition], experiment.data.options)
         model_names.entry(experiment.model)
         experiment.phases()
     except FedUnlearnError as error:
@@ -189,15 +209,22 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] != "extra_forbidden":
-        return f"{place} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
-    table: type[BaseModel] = Experiment
-    for part in problem["loc"][:-1]:
-        annotation = table.model_fields[str(part)].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        table = annotation
-    return f"unknown key {place!r}{did_you_mean(str(problem['loc'][-1]), table.model_fields)}"
+    table: type[BaseModel] | None = Experiment
+    place: list[str] = []
+    for part in map(str, problem["loc"]):
+        # What follows a field that is no table is pydantic's name for one of its types.
+        if table is None:
+            break
+        place.append(part)
+        if part not in table.model_fields:
+            return f"unknown key {'.'.join(place)!r}{did_you_mean(part, table.model_fields)}"
+        annotation: Any = table.model_fields[part].annotation
+        table = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return f"{'.'.join(place)} = {problem['input']!r}: {_said(problem)}"
+
+
+def _said(problem: ErrorDetails) -> str:
+    return problem["msg"][0].lower() + problem["msg"][1:]
 
 
 @dataclass(frozen=True)
@@ -236,7 +263,7 @@ def prepare(experiment: Experiment) -> Setting:
         targets=erasure.targets,
         share=erasure.share,
         label=erasure.label,
-        backdoor=backdoor.enabled and erasure.level != "class",
+        backdoor=backdoor.enabled,
         pretrain_share=backdoor.pretrain_share,
         unlearn_share=backdoor.unlearn_share,
         value=backdoor.value,
@@ -259,6 +286,7 @@ def pretrained(
     begin anew, beside them.
     """
     plan, clients = setting.experiment.pretraining, setting.population.pretraining
+    made_with = environment()
     start, module = setting.fresh("pre-training"), setting.build(0)
     identity = fingerprint(
         {
@@ -269,8 +297,7 @@ def pretrained(
             "training": asdict(setting.training),
             "lr": plan.lr,
             "seed": setting.seed,
-            "torch": torch.__version__,
-            "cpu": torch.backends.cpu.get_cpu_capability(),
+            **{key: made_with[key] for key in DECISIVE},
         }
     )
     folder = cache_directory() / "pretraining" / identity[:20]
@@ -296,9 +323,9 @@ def pretrained(
                 )
             if outcome.status.failed:
                 raise FedUnlearnError(outcome.reason)
-            write_tensors(finished, _named(outcome.state))
-        tensors, _ = read_tensors(finished)
-    return State(tensors.pop("params"), buffers=tensors)
+            write_state(finished, outcome.state)
+        state, _ = read_state(finished)
+    return state
 
 
 def perform(
@@ -309,19 +336,23 @@ def perform(
     checkpoint_seconds: float = 5.0,
 ) -> Outcome:
     """Runs the experiment in a folder, or goes on with what the folder already holds."""
-    config = experiment.model_dump(mode="json")
+    config, made_with = experiment.model_dump(mode="json"), environment()
+    setting = prepare(experiment)
+    module = setting.build(0)
     with locked(folder / "lock"):
         _claim(folder, config)
-        setting = prepare(experiment)
-        omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds)
-        write_json(folder / "environment.json", environment())
-        write_tensors(folder / "omega0.safetensors", _named(omega0))
+        if not (folder / "omega0.safetensors").exists():
+            write_json(folder / "environment.json", made_with)
+            omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds)
+            write_state(folder / "omega0.safetensors", omega0)
+        omega0, _ = read_state(folder / "omega0.safetensors")
         clients = setting.population.unlearning
         request = Request(
             omega0.params, tuple(clients), setting.population.targets, setting.fresh, omega0.buffers
         )
-        module = setting.build(0)
-        identity = fingerprint({"config": config, "omega0": model_hash(omega0)})
+        identity = fingerprint(
+            {"config": config, "omega0": model_hash(omega0), **{key: made_with[key] for key in DECISIVE}}
+        )
         with Recorder(folder, identity, seconds=checkpoint_seconds) as recorder:
             outcome = unlearn(
                 experiment.phases(),
@@ -337,22 +368,23 @@ def perform(
         write_tensors(folder / "model.safetensors", module.state_dict())
         write_json(
             folder / "outcome.json",
-            {"status": outcome.status, "reason": outcome.reason, "model_sha256": model_hash(outcome.state)},
+            {
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "model_sha256": model_hash(outcome.state),
+            },
         )
     return outcome
 
 
 def resume(folder: Path, listeners: Sequence[Listener] = ()) -> Outcome:
     """Goes on with a run that was stopped."""
-    try:
-        config = json.loads((folder / "experiment.json").read_text())
-    except OSError:
-        raise FedUnlearnError(
-            f"{folder} holds no experiment.json, so it is not a run folder: name one"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise FedUnlearnError(f"{folder / 'experiment.json'} is not JSON: {error}") from None
-    return perform(check(config, str(folder / "experiment.json")), folder, listeners)
+    return perform(check(_recall(folder, "experiment.json"), str(folder)), folder, listeners)
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run in a folder has ended, and not in failure."""
+    return (folder / "outcome.json").exists() and not Status(_recall(folder, "outcome.json")["status"]).failed
 
 
 def cache_directory() -> Path:
@@ -369,21 +401,23 @@ def _watched(population: Population) -> tuple[ClientId, ...]:
 
 def _claim(folder: Path, config: Mapping[str, Any]) -> None:
     """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished."""
-    path = folder / "experiment.json"
-    if not path.exists():
-        write_json(path, config)
-    elif json.loads(path.read_text()) != config:
+    if not (folder / "experiment.json").exists():
+        write_json(folder / "experiment.json", config)
+    elif _recall(folder, "experiment.json") != config:
         raise FedUnlearnError(
             f"{folder} holds a run with another configuration: choose another folder with --out"
         )
-    finished = folder / "outcome.json"
-    if finished.exists():
-        status = Status(json.loads(finished.read_text())["status"])
-        if not status.failed:
-            raise FedUnlearnError(
-                f"the run in {folder} is finished ({status}): choose another folder with --out"
-            )
+    if finished(folder):
+        raise FedUnlearnError(
+            f"the run in {folder} is finished: choose another folder with --out, "
+            f"or look at it again with: fedunlearn resume {folder}"
+        )
 
 
-def _named(state: State) -> dict[str, Tensor]:
-    return {"params": state.params, **state.buffers}
+def _recall(folder: Path, name: str) -> Any:
+    try:
+        return json.loads((folder / name).read_text(encoding="utf-8"))
+    except OSError:
+        raise FedUnlearnError(f"{folder} holds no {name}, so it is not a run folder: name one") from None
+    except ValueError as error:
+        raise FedUnlearnError(f"{folder / name} is not JSON ({error}): restore it") from None

@@ -28,6 +28,7 @@ class Learner:
         self._params = vectors.bind(self._module)
         self._displacement = torch.zeros_like(self._params)
         self._pieces = vectors.views(self._displacement, self._module)
+        self._buffers = vectors.buffers(self._module)
 
     def train(self, examples: Examples, job: Job) -> Reply:
         """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
@@ -39,16 +40,16 @@ class Learner:
         self._displacement.zero_()
         self._module.train()
         parameters = vectors.trainable(self._module)
-        goal = objective[job.objective](job.arrays)
+        goal = objective[job.objective or "cross_entropy"](job.arrays)
         batches = list(zip(examples.x.split(job.batch_size), examples.y.split(job.batch_size), strict=True))
         losses: list[Tensor] = []
         # Dropout draws from torch's global generator: lend it a seed of this job's own.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(job.seed)
+            torch.default_generator.manual_seed(job.seed)
             for _ in range(job.epochs):
                 for x, y in batches:
                     loss = goal.loss(self._module, x, y)
-                    gradients = torch.autograd.grad(loss, parameters)
+                    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
                     torch._foreach_add_(self._pieces, gradients, alpha=job.lr)
                     torch.sub(job.params, self._displacement, out=self._params)
                     projected = goal.project(self._params)
@@ -85,4 +86,5 @@ class Learner:
 
     def _load(self, params: Vector, buffers: Buffers) -> None:
         self._params.copy_(params)
-        vectors.load_buffers(self._module, buffers)
+        # Without any given, the module's own: what another client's training left must not be seen.
+        vectors.load_buffers(self._module, buffers or self._buffers)

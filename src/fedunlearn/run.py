@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
+from . import measure
 from .maths import conflicts, distance
-from .measure import cost, forgetting, utility
 from .seeds import derive
 from .types import (
     Buffers,
@@ -27,7 +27,6 @@ from .types import (
     Progress,
     Replies,
     Request,
-    Stage,
     State,
     Status,
 )
@@ -63,13 +62,21 @@ def unlearn(
 
     def evaluate(state: State) -> Metrics:
         evaluation = federation.evaluate(state.params, state.buffers)
-        return {**forgetting(evaluation, request), **utility(evaluation, request)}
+        return {**measure.forgetting(evaluation, request), **measure.utility(evaluation, request)}
 
     with _one_thread():
         if resume is None:
             progress = Progress(0, 0, State(request.params, buffers=request.buffers))
             announce(
-                progress, {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, **evaluate(progress.state)}
+                progress,
+                {
+                    "phase": 0,
+                    "stage": "start",
+                    "round": 0,
+                    "elapsed": 0,
+                    "distance": 0.0,
+                    **evaluate(progress.state),
+                },
             )
         else:
             # A failed round is tried again: the missing client may be back.
@@ -107,6 +114,7 @@ def _round(
     jobs = {
         client: replace(
             job,
+            objective=job.objective or training.objective,
             buffers=before.buffers,
             lr=lr,
             epochs=training.epochs,
@@ -128,9 +136,10 @@ def _round(
         "distance": distance(after.params, request.params),
     }
     kept = replies.of(request.retained)
-    if kept and phase.stage is not Stage.PRETRAINING and not after.status.failed:
+    if kept and not after.status.failed:
         metrics["conflicts"] = conflicts(kept.matrix(), after.params - before.params)
-    metrics |= cost(jobs, replies, time.perf_counter() - started)
+    metrics |= measure.training(replies, request)
+    metrics |= measure.cost(jobs, replies, time.perf_counter() - started)
     if after.status is not Status.RUNNING:
         metrics |= {"status": after.status, "reason": after.reason}
     return moved, metrics
@@ -150,10 +159,11 @@ def _heard(
     after = phase.tell(request, state, replies)
     if not bool(after.params.isfinite().all()):
         return _diverged(phase, state, "the step is not finite")
-    speakers = request.clients if phase.stage is Stage.PRETRAINING else request.retained
     if after.status.failed:
         return replace(after, round=state.round)
-    return replace(after, round=state.round + 1, buffers=_merge(replies.of(speakers), state.buffers))
+    return replace(
+        after, round=state.round + 1, buffers=_merge(replies.of(phase.speakers(request)), state.buffers)
+    )
 
 
 def _diverged(phase: Phase, state: State, what: str) -> State:
@@ -166,10 +176,10 @@ def _diverged(phase: Phase, state: State, what: str) -> State:
 
 def _merge(replies: Replies, before: Buffers) -> Buffers:
     """Averages the float buffers of the clients that stay; integer ones (counters) follow the first."""
-    if not replies or not before:
+    if not replies:
         return before
     merged = {}
-    for name, old in before.items():
+    for name, old in next(iter(replies.values())).buffers.items():
         values = [reply.buffers[name] for reply in replies.values()]
         if old.is_floating_point():
             merged[name] = sum(

@@ -80,7 +80,8 @@ class Job:
     """
 
     params: Vector
-    objective: str = "cross_entropy"
+    objective: str | None = None
+    """By name; None is whatever the federation trains with."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     buffers: Buffers = field(default_factory=dict)
     lr: float = 0.0
@@ -175,9 +176,10 @@ class Request:
     params: Vector
     clients: tuple[ClientId, ...]
     targets: tuple[ClientId, ...]
-    fresh: Callable[[str], State]
-    """A newly initialised model for a named purpose; the same name gives the same model."""
+    fresh: Callable[[str], State] | None = None
+    """A newly initialised model for a named purpose, for methods that start anew (retraining)."""
     buffers: Buffers = field(default_factory=dict)
+    """Left empty, the engine's model brings its own."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.targets) - set(self.clients))
@@ -188,6 +190,10 @@ class Request:
                 f"all {len(self.clients)} clients are targets, so nobody is left to keep the model for: "
                 "name fewer targets, or delete the model"
             )
+
+    def starting_from(self, state: State) -> Request:
+        """The same request to another model, for instance to the one that pre-training ended with."""
+        return replace(self, params=state.params, buffers=state.buffers)
 
     @property
     def retained(self) -> tuple[ClientId, ...]:
@@ -211,6 +217,10 @@ class Phase(ABC):
         """The state of the first round, given the one that the phase before left behind."""
         return State(state.params, buffers=state.buffers)
 
+    def speakers(self, request: Request) -> tuple[ClientId, ...]:
+        """Whose buffers (BatchNorm statistics) the model takes over; targets have no say in them."""
+        return request.retained
+
     @abstractmethod
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]: ...
 
@@ -224,6 +234,8 @@ class LocalTraining:
 
     epochs: int = 1
     batch_size: int = 200
+    objective: str = "cross_entropy"
+    """What clients minimise wherever a method asks for nothing else."""
     decay: float = 0.999
     """The learning rate of a phase is multiplied by this after every round of the run."""
 

@@ -117,7 +117,7 @@ def test_methods_that_do_without_the_target_never_train_it(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_diverging_run_ends_as_diverged_with_the_last_finite_model(name):
     heard: list[Event] = []
-    wild = replace(SCHEDULE, unlearn_rounds=0, recover_rounds=400, recover_lr=1e6)
+    wild = Schedule(unlearn_rounds=0, recover_rounds=400, recover_lr=1e6, pretrain_lr=1e6)
     outcome = unlearn(phases(name, wild), request(), Quadratics(), listeners=[heard.append])
     assert outcome.status is Status.DIVERGED
     assert "learning rate" in outcome.reason

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, Quadratics, request
 
-from fedunlearn import Replies, Reply, Schedule, State, Status, method, unlearn
+from fedunlearn import FedUnlearnError, Replies, Reply, Schedule, State, Status, method, unlearn
 from fedunlearn.maths import cosine, distance
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.methods.fedosd import PATIENCE, AnchoredAveraging, ForgettingDescent
@@ -26,7 +27,7 @@ def random_rows() -> dict[str, torch.Tensor]:
 def test_only_the_target_gets_the_unlearning_objective():
     jobs = ForgettingDescent(1, 0.1).ask(request(), State(request().params))
     assert {client: job.objective for client, job in jobs.items()} == {
-        client: "uce" if client == TARGET else "cross_entropy" for client in CLIENTS
+        client: "uce" if client == TARGET else None for client in CLIENTS
     }
 
 
@@ -90,6 +91,11 @@ def test_a_missing_target_is_refused_and_the_run_goes_on_when_it_is_back():
     assert TARGET in stopped.reason
     back = unlearn(phases, request(), Quadratics(), resume=heard[-1].progress)
     assert torch.equal(back.params, unlearn(phases, request(), Quadratics()).params)
+
+
+def test_a_request_without_targets_is_refused():
+    with pytest.raises(FedUnlearnError, match="no target"):
+        unlearn(method["fedosd"](Schedule()), request(targets=()), Quadratics())
 
 
 def test_no_retained_client_means_nobody_could_be_protected():

@@ -31,12 +31,11 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
             read_tensors(path)
 
 
-def test_any_flipped_bit_of_the_content_is_noticed(tmp_path):
+def test_a_flipped_bit_anywhere_is_noticed(tmp_path):
     path = tmp_path / "x.safetensors"
     write_tensors(path, TENSORS)
     whole = path.read_bytes()
-    start = 8 + int.from_bytes(whole[:8], "little")
-    for position in range(start, len(whole), 5):
+    for position in range(8, len(whole), 5):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
         with pytest.raises(FedUnlearnError, match=r"x\.safetensors"):
             read_tensors(path)

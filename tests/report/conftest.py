@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROWS = [
-    {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "asr": 0.9, "r_acc": 0.8},
+    {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, "asr": 0.9, "r_acc": 0.8},
     {"phase": 0, "stage": "unlearning", "round": 1, "elapsed": 1, "distance": 0.4, "conflicts": 0},
     {
         "phase": 0,

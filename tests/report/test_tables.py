@@ -28,9 +28,9 @@ def test_the_terminal_table_fits_eighty_columns(folder):
     header, first, unlearned, last = console.file.getvalue().splitlines()
     for name in ("ASR", "R-Acc", "std", "worst", "best", "Target clean", "Distance", "NC"):
         assert name in header
-    assert first.split() == ["ω⁰", "0.900", "0.800", "0.050", "0.700", "0.900", "0.500", "0", "-"]
+    assert first.split() == ["ω⁰", "0.900", "0.800", "0.050", "0.700", "0.900", "0.500", "0.000", "-"]
     assert unlearned.split()[:3] == ["unlearned", "0.000", "0.600"]
-    assert last.split()[-2:] == ["0.800", "3"]
+    assert last.split()[-2:] == ["0.800", "2.50"]
 
 
 def test_markdown_has_the_same_cells(folder):

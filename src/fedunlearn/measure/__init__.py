@@ -2,6 +2,7 @@
 
 from .cost import cost
 from .forgetting import forgetting
+from .training import training
 from .utility import utility
 
-__all__ = ["cost", "forgetting", "utility"]
+__all__ = ["cost", "forgetting", "training", "utility"]

@@ -28,5 +28,8 @@ class Pretraining(Averaging):
 
     stage: ClassVar[Stage] = Stage.PRETRAINING
 
+    def speakers(self, request: Request) -> tuple[ClientId, ...]:
+        return request.clients
+
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         return {client: Job(state.params) for client in request.clients}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
 from ..registry import method
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
+from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
 from .schedule import Schedule
 
 PATIENCE = 3
@@ -22,16 +22,18 @@ class ForgettingDescent(Phase):
     """Descends the targets' unlearning loss, orthogonally to every retained client (Alg. 1, lines 2-9)."""
 
     objective: str = "uce"
-    retained_objective: str = "cross_entropy"
     direction: Callable[[Tensor, Tensor], Direction] = orthogonal_direction
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
+    def start(self, request: Request, state: State) -> State:
+        if not request.targets:
+            raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
+        return super().start(request, state)
+
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         return {
-            client: Job(
-                state.params, self.objective if client in request.targets else self.retained_objective
-            )
+            client: Job(state.params, self.objective if client in request.targets else None)
             for client in request.clients
         }
 
@@ -96,9 +98,12 @@ class AnchoredAveraging(Phase):
     summary="orthogonal steepest descent on the unlearning loss, then anchored averaging",
     online="targets and retained, then retained",
 )
-def fedosd(schedule: Schedule, *, always: bool = False) -> tuple[Phase, ...]:
-    """``always`` projects every post-training update, as the released code does, not only reverting ones."""
+def fedosd(schedule: Schedule, *, objective: str = "uce", always: bool = False) -> tuple[Phase, ...]:
+    """``always`` projects every post-training update, as the released code does, not only reverting ones.
+
+    ``objective`` is the targets' unlearning loss; another task than classification brings its own.
+    """
     return (
-        ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr),
+        ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),
         AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr, always),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..registry import method
-from ..types import Phase, Request, State
+from ..types import FedUnlearnError, Phase, Request, State
 from .fedavg import Averaging
 from .schedule import Schedule
 
@@ -15,10 +15,12 @@ class FreshAveraging(Averaging):
     """Averaging from a new random model, initialised unlike the pre-training's."""
 
     def start(self, request: Request, state: State) -> State:
+        if request.fresh is None:
+            raise FedUnlearnError("retraining needs new models: give the request a function `fresh`")
         return request.fresh("retrain")
 
 
 @method("retrain", paper="-", summary="a new model from the retained clients alone", online="retained")
-def retrain(schedule: Schedule, *, rounds: int = 0) -> tuple[Phase, ...]:
+def retrain(schedule: Schedule, *, rounds: int | None = None) -> tuple[Phase, ...]:
     """``rounds`` replaces the schedule's total: the paper's 200 leave the reference under-trained."""
-    return (FreshAveraging(rounds or schedule.rounds, schedule.recover_lr),)
+    return (FreshAveraging(schedule.rounds if rounds is None else rounds, schedule.pretrain_lr),)

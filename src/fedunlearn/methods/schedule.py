@@ -13,6 +13,8 @@ class Schedule:
     unlearn_lr: float = 0.01
     recover_rounds: int = 100
     recover_lr: float = 0.01
+    pretrain_lr: float = 0.05
+    """For methods that train a new model."""
 
     @property
     def rounds(self) -> int:

@@ -1,7 +1,7 @@
 """Run folders: what is written while a run goes on, and how it is taken up again."""
 
 from .files import digest, locked, read_tensors, write, write_json, write_tensors
-from .runs import Recorder, environment, fingerprint, model_hash, read_metrics
+from .runs import Recorder, environment, fingerprint, model_hash, read_metrics, read_state, write_state
 
 __all__ = [
     "Recorder",
@@ -11,8 +11,10 @@ __all__ = [
     "locked",
     "model_hash",
     "read_metrics",
+    "read_state",
     "read_tensors",
     "write",
     "write_json",
+    "write_state",
     "write_tensors",
 ]

@@ -59,9 +59,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
-    """Writes safetensors with a checksum of the content beside the metadata."""
+    """Writes safetensors with a checksum of tensors and metadata."""
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    write(path, save(contiguous, {**metadata, "sha256": digest(contiguous)}))
+    write(path, save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -76,9 +76,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from error
     if "sha256" not in metadata:
         raise FedUnlearnError(f"{path} was not written by fedunlearn (it has no checksum): name another file")
-    if metadata["sha256"] != digest(tensors):
+    if metadata.pop("sha256") != _checksum(tensors, metadata):
         raise FedUnlearnError(f"{path} is damaged (its checksum does not match): delete it or restore a copy")
     return tensors, metadata
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    return hashlib.sha256((digest(tensors) + json.dumps(metadata, sort_keys=True)).encode()).hexdigest()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,7 +10,6 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +60,40 @@ def read_metrics(folder: Path) -> list[Metrics]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def write_state(path: Path, state: State, **metadata: str) -> None:
+    """Writes a state whole: parameters, memory, buffers, and how it stands."""
+    tensors = {
+        "params": state.params,
+        **{f"memory {name}": value for name, value in state.memory.items()},
+        **{f"buffer {name}": value for name, value in state.buffers.items()},
+    }
+    standing = {"round": state.round, "status": state.status, "reason": state.reason}
+    write_tensors(path, tensors, **metadata, state=json.dumps(standing))
+
+
+def read_state(path: Path) -> tuple[State, dict[str, str]]:
+    """A state written by ``write_state``, with the metadata beside it."""
+    tensors, metadata = read_tensors(path)
+    if "state" not in metadata:
+        raise FedUnlearnError(f"{path} holds tensors, but not the state of a run: name another file")
+
+    def named(prefix: str) -> dict[str, torch.Tensor]:
+        return {
+            name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+        }
+
+    standing = json.loads(metadata.pop("state"))
+    state = State(
+        tensors["params"],
+        standing["round"],
+        memory=named("memory "),
+        buffers=named("buffer "),
+        status=Status(standing["status"]),
+        reason=standing["reason"],
+    )
+    return state, metadata
+
+
 class Recorder:
     """A listener that writes metrics and checkpoints into a folder, and knows where the run stopped.
 
@@ -72,14 +106,14 @@ class Recorder:
         self._metrics = folder / "metrics.jsonl"
         self._identity = identity
         self._seconds = seconds
-        self._pending: Event | None = None
+        self._unsaved: tuple[Progress, int] | None = None
         self._saved_at = time.monotonic()
         self.progress, self._length = self._last_good()
 
     def __enter__(self) -> Recorder:
         with explained(self._metrics):
             self._metrics.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._metrics.open("ab")
+            self._file = self._metrics.open("ab", buffering=0)
             self._file.truncate(self._length)
         return self
 
@@ -90,42 +124,36 @@ class Recorder:
             self._save()
 
     def __call__(self, event: Event) -> None:
+        line = (json.dumps(event.metrics) + "\n").encode()
         with explained(self._metrics):
-            self._file.write((json.dumps(event.metrics) + "\n").encode())
-            self._file.flush()
-        self._pending = event
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._length += len(line)
+        self._unsaved = event.progress, self._length
         if time.monotonic() - self._saved_at >= self._seconds:
             self._save()
 
     def _save(self) -> None:
-        if self._pending is None:
+        """Saves the last round with as much of the metrics as belongs to it."""
+        if self._unsaved is None:
             return
         with explained(self._metrics):
             os.fsync(self._file.fileno())
-        progress, state = self._pending.progress, self._pending.progress.state
+        progress, length = self._unsaved
         number = max((_number(path) for path in self._files()), default=0) + 1
-        about = {
-            "phase": progress.phase,
-            "elapsed_rounds": progress.elapsed_rounds,
-            "round": state.round,
-            "status": state.status,
-            "reason": state.reason,
-            "metrics_bytes": self._file.tell(),
-        }
-        write_tensors(
+        write_state(
             self._checkpoints / f"{number:08d}.safetensors",
-            {
-                "params": state.params,
-                **{f"memory {name}": value for name, value in state.memory.items()},
-                **{f"buffer {name}": value for name, value in state.buffers.items()},
-            },
+            progress.state,
             format=FORMAT,
             identity=self._identity,
-            progress=json.dumps(about),
+            phase=str(progress.phase),
+            elapsed_rounds=str(progress.elapsed_rounds),
+            metrics_bytes=str(length),
         )
         for path in self._files()[:-KEPT]:
             path.unlink()
-        self._pending = None
+        self._unsaved = None
         self._saved_at = time.monotonic()
 
     def _files(self) -> list[Path]:
@@ -136,39 +164,27 @@ class Recorder:
         problem: FedUnlearnError | None = None
         for path in reversed(self._files()):
             try:
-                tensors, metadata = read_tensors(path)
+                state, metadata = read_state(path)
             except FedUnlearnError as error:
                 problem = problem or error
                 continue
             if metadata.get("format") != FORMAT or metadata.get("identity") != self._identity:
                 raise FedUnlearnError(
-                    f"{path} belongs to another run (its configuration differs): choose another folder"
+                    f"{path} belongs to another run (its configuration, torch or processor differs): "
+                    "choose another folder"
+                )
+            length = int(metadata["metrics_bytes"])
+            if not self._metrics.exists() or self._metrics.stat().st_size < length:
+                raise FedUnlearnError(
+                    f"{self._metrics} is shorter than when {path.name} was saved: restore it, or run anew "
+                    "in another folder"
                 )
             if problem is not None:
-                warnings.warn(f"{problem}; the checkpoint before it is used", stacklevel=3)
-            return _progress(tensors, metadata)
+                warnings.warn(f"{problem}; the run goes on from the checkpoint before it", stacklevel=3)
+            return Progress(int(metadata["phase"]), int(metadata["elapsed_rounds"]), state), length
         if problem is not None:
             raise problem
         return None, 0
-
-
-def _progress(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> tuple[Progress, int]:
-    about = json.loads(metadata["progress"])
-
-    def named(prefix: str) -> dict[str, torch.Tensor]:
-        return {
-            name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
-        }
-
-    state = State(
-        tensors["params"],
-        about["round"],
-        memory=named("memory "),
-        buffers=named("buffer "),
-        status=Status(about["status"]),
-        reason=about["reason"],
-    )
-    return Progress(about["phase"], about["elapsed_rounds"], state), about["metrics_bytes"]
 
 
 def _number(path: Path) -> int:

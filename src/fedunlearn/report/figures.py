@@ -82,9 +82,7 @@ def _scores(axes: Axes, rows: list[Metrics]) -> None:
 
 
 def _distance(axes: Axes, rows: list[Metrics]) -> None:
-    axes.plot(
-        [float(row["elapsed"]) for row in rows], [float(row.get("distance", 0)) for row in rows], color=GREY
-    )
+    axes.plot([float(row["elapsed"]) for row in rows], [float(row["distance"]) for row in rows], color=GREY)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("‖ω − ω⁰‖")
 

@@ -27,13 +27,19 @@ def page(folder: Path) -> Path:
             "seed": experiment["seed"],
         }.items()
     )
+    drawn = (folder / "curves.svg").exists()
+    curves = (
+        "![ASR, R-Acc and distance over the rounds](curves.svg)"
+        if drawn
+        else "(No figure: matplotlib is missing.)"
+    )
     text = f"""# {experiment["name"]}
 
 {verdict(folder)}
 
 {markdown(folder)}
 
-![ASR, R-Acc and distance over the rounds](curves.svg)
+{curves}
 
 - Asked: {asked}; every setting is in `experiment.json`.
 - Ended: `{outcome["status"]}`; SHA-256 of the model: `{outcome["model_sha256"]}`.
@@ -42,7 +48,7 @@ def page(folder: Path) -> Path:
 ASR: share of the target's triggered pictures that get the attacker's label. R-Acc: accuracy of the retained
 clients on their own test data; worst and best are single clients. Target clean: accuracy on the target's own
 test data. Distance: Euclidean distance to the parameters before the request (ω⁰). NC: retained clients whose
-loss the last step raised, to first order.
+loss a step raised, to first order; mean over the rounds.
 """
     write(folder / "report.md", text.encode())
     return folder / "report.md"

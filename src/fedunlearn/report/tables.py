@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 from rich.table import Table
 
@@ -30,8 +31,15 @@ LABELS = {
 
 def stages(folder: Path) -> dict[str, Metrics]:
     """The last evaluated row of each stage, in order, by the label that a table gives it."""
-    rows = [row for row in read_metrics(folder) if "r_acc" in row]
-    return {LABELS[str(row["stage"])]: row for row in rows}
+    rows = read_metrics(folder)
+    last = {str(row["stage"]): row for row in rows if "r_acc" in row}
+    return {LABELS[stage]: {**row, **_conflicts(rows, stage)} for stage, row in last.items()}
+
+
+def _conflicts(rows: list[Metrics], stage: str) -> Metrics:
+    """The paper's NC: conflicts averaged over the rounds of a stage."""
+    counts = [int(row["conflicts"]) for row in rows if row["stage"] == stage and "conflicts" in row]
+    return {"conflicts": fmean(counts)} if counts else {}
 
 
 def table(folder: Path) -> Table:
@@ -62,5 +70,5 @@ def _cells(folder: Path) -> list[list[str]]:
 
 def _number(key: str, value: float | str | None) -> str:
     if value is None:
-        return "0" if key == "distance" else "-"
-    return str(value) if key == "conflicts" else f"{float(value):.3f}"
+        return "-"
+    return f"{float(value):.{2 if key == 'conflicts' else 3}f}"
