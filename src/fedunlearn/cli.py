@@ -242,10 +242,8 @@ def _unfinished(folder: Path, experiment: Experiment) -> bool:
 
 
 def _in_a_name(override: str) -> str:
-    """``data.partition=iid`` as a part of a folder's name."""
-    return "".join(
-        letter if letter.isalnum() or letter in "=.-" else "_" for letter in override.split(".", 1)[-1]
-    )
+    """An override as a part of a folder's name."""
+    return "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in override)
 
 
 def _list(header: list[str], rows: Iterable[list[str]]) -> None:

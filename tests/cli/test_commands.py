@@ -93,7 +93,7 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
     result = fedunlearn("run", small, "seed=2", "unlearning.rounds=1")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    folder = tmp_path / "runs/small-fedosd-seed2"
+    folder = tmp_path / "runs/small-seed=2-unlearning.rounds=1"
     assert {path.name for path in folder.iterdir()} >= {
         "experiment.json",
         "outcome.json",
@@ -104,7 +104,13 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
     }
     config = json.loads((folder / "experiment.json").read_text())
     assert (config["seed"], config["unlearning"]["rounds"]) == (2, 1)
-    for words in ("ω⁰", "unlearned", "post-trained", "R-Acc", "runs/small-fedosd-seed2/curves.png"):
+    for words in (
+        "ω⁰",
+        "unlearned",
+        "post-trained",
+        "R-Acc",
+        "runs/small-seed=2-unlearning.rounds=1/curves.png",
+    ):
         assert words in result.stdout
     assert "\x1b" not in result.stdout
     again = fedunlearn("run", small, "seed=2", "unlearning.rounds=1", "--out", "elsewhere")
@@ -124,4 +130,4 @@ def test_without_matplotlib_the_run_is_whole_and_one_sentence_names_the_extra(fe
     result = fedunlearn("run", small, PYTHONPATH=os.pathsep.join([str(hidden), *filter(None, sys.path)]))
     assert result.returncode == 0, result.stderr
     assert "fedunlearn[report]" in result.stdout
-    assert (tmp_path / "runs/small-fedosd-seed1/report.md").exists()
+    assert (tmp_path / "runs/small/report.md").exists()

@@ -74,10 +74,14 @@ def test_ctrl_c_in_pre_training_then_resume(environment, fedunlearn, small, tmp_
     assert result.returncode == 0, result.stderr
 
 
-def test_a_finished_folder_and_one_of_another_run(refused, fedunlearn, small):
+def test_a_finished_folder_and_one_of_another_run(refused, fedunlearn, small, tmp_path):
     assert fedunlearn("run", small, "--out", "run").returncode == 0
     assert "is finished" in refused("run", small, "--out", "run")
-    assert "is finished" in refused("resume", "run")
+    for leftover in ("report.md", "curves.png"):
+        (tmp_path / "run" / leftover).unlink()
+    assert "post-trained" in fedunlearn("resume", "run").stdout
+    assert (tmp_path / "run/report.md").exists()
+    assert (tmp_path / "run/curves.png").exists()
     assert "another configuration" in refused("run", small, "seed=9", "--out", "run")
 
 
