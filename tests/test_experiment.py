@@ -62,6 +62,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ({"request": {"targets": 0}}, "request.targets = 0"),
         ({"options": {"always": "no"}}, "option always = 'no'"),
         ({"method": "retrain", "options": {"rounds": "many"}}, "option rounds = 'many'"),
+        ({"method": "retrain", "options": {"rounds": -5}}, "-5 rounds trains nothing"),
         ({"data": {"partition": "dirichlet", "options": {"alpha": "x"}}}, "option alpha = 'x'"),
         ({"data": {"partition": "iid", "options": {"alpha": 1}}}, "partition 'iid' has no option 'alpha'"),
     ],

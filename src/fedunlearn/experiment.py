@@ -52,7 +52,7 @@ DECISIVE = ("torch", "cpu_capability")
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-Rounds = Annotated[int, Field(ge=0)]
+Natural = Annotated[int, Field(ge=0)]
 
 
 class Table(BaseModel):
@@ -87,7 +87,7 @@ class Erasure(Table):
     level: Literal["client", "sample", "class"] = "client"
     targets: Count | str | list[str] = 1
     share: Share = 0.1
-    label: Rounds = 0
+    label: Natural = 0
 
 
 class Training(Table):
@@ -99,16 +99,16 @@ class Training(Table):
 
 
 class StagePlan(Table):
-    """Rounds and learning rate of one stage."""
+    """Natural and learning rate of one stage."""
 
-    rounds: Rounds = 100
+    rounds: Natural = 100
     lr: Rate = 0.01
 
 
 class PretrainingPlan(StagePlan):
     """The FedAvg run that makes ω⁰."""
 
-    rounds: Rounds = 2000
+    rounds: Natural = 2000
     lr: Rate = 0.05
     evaluate_every: Count = 20
 

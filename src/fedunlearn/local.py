@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from . import vectors
 from .objectives import objective
-from .types import Buffers, ClientData, Examples, Job, Reply, Vector
+from .types import Buffers, ClientData, Examples, Job, LocalTraining, Reply, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ class Learner:
         self._displacement.zero_()
         self._module.train()
         parameters = vectors.trainable(self._module)
-        goal = objective[job.objective or "cross_entropy"](job.arrays)
+        goal = objective[job.objective or LocalTraining.objective](job.arrays)
         batches = list(zip(examples.x.split(job.batch_size), examples.y.split(job.batch_size), strict=True))
         losses: list[Tensor] = []
         # Dropout draws from torch's global generator: lend it a seed of this job's own.

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -90,3 +93,17 @@ def test_a_lock_keeps_others_out_and_goes_with_its_process(tmp_path):
         holder.stdout.close()
     with locked(tmp_path / "lock"):
         pass
+
+
+def test_who_waits_for_a_lock_is_told_and_gets_it(tmp_path):
+    def release() -> None:
+        time.sleep(0.3)
+        holder.close()
+
+    holder = (tmp_path / "lock").open("w")
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    thread = threading.Thread(target=release)
+    thread.start()
+    with pytest.warns(UserWarning, match="waiting for another process"), locked(tmp_path / "lock", wait=True):
+        assert holder.closed
+    thread.join()

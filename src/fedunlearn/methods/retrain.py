@@ -23,4 +23,6 @@ class FreshAveraging(Averaging):
 @method("retrain", paper="-", summary="a new model from the retained clients alone", online="retained")
 def retrain(schedule: Schedule, *, rounds: int | None = None) -> tuple[Phase, ...]:
     """``rounds`` replaces the schedule's total: the paper's 200 leave the reference under-trained."""
+    if rounds is not None and rounds < 1:
+        raise FedUnlearnError(f"retraining for {rounds} rounds trains nothing: give it at least one")
     return (FreshAveraging(schedule.rounds if rounds is None else rounds, schedule.pretrain_lr),)

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,9 +104,12 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         file = path.open("w")
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise FedUnlearnError(
-                f"another process is working in {path.parent}: wait for it, or choose another folder"
-            ) from error
+            if not wait:
+                raise FedUnlearnError(
+                    f"another process is working in {path.parent}: wait for it, or choose another folder"
+                ) from error
+            warnings.warn(f"waiting for another process that works in {path.parent}", stacklevel=3)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
