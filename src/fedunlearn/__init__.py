@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .engines import Sequential
+    from .engines import Parallel, Sequential, simulate
     from .methods import Schedule
     from .objectives import objective
     from .registry import method, model
@@ -45,6 +45,7 @@ __all__ = [
     "Job",
     "LocalTraining",
     "Outcome",
+    "Parallel",
     "Phase",
     "Progress",
     "Replies",
@@ -60,16 +61,19 @@ __all__ = [
     "method",
     "model",
     "objective",
+    "simulate",
     "unlearn",
 ]
 
 _ELSEWHERE = {
     "Schedule": "methods",
+    "Parallel": "engines",
     "Sequential": "engines",
     "flatten": "vectors",
     "method": "methods",
     "model": "models",
     "objective": "objectives",
+    "simulate": "engines",
     "unlearn": "run",
 }
 

@@ -32,6 +32,15 @@ data = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data, name="data")
 out = Console(highlight=False)
 
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Processes that train clients; one per core unless given.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
 
 
@@ -70,7 +79,9 @@ def about(
 
 @app.command(epilog="Example: fedunlearn demo --seed 2")
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1, folder: Out = None
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    folder: Out = None,
+    workers: Workers = None,
 ) -> None:
     """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
     from .experiment import perform, read
@@ -81,7 +92,7 @@ def demo(
         f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
         "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
     )
-    _carry_out(folder, lambda listener: perform(experiment, folder, [listener]))
+    _carry_out(folder, lambda listener: perform(experiment, folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn run experiments/fmnist.toml data.partition=iid seed=2")
@@ -91,6 +102,7 @@ def run(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
     ] = None,
     folder: Out = None,
+    workers: Workers = None,
 ) -> None:
     """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
 
@@ -100,11 +112,14 @@ def run(
 
     wanted = read(experiment, overrides or [])
     folder = folder or Path("runs") / "-".join([wanted.name, *map(_in_a_name, overrides or [])])
-    _carry_out(folder, lambda listener: perform(wanted, folder, [listener]))
+    _carry_out(folder, lambda listener: perform(wanted, folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn resume runs/demo")
-def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    workers: Workers = None,
+) -> None:
     """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one.
 
     A finished run is shown again, with its report and curves made anew.
@@ -114,7 +129,7 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", s
     if experiment.finished(folder):
         _show(folder)
     else:
-        _carry_out(folder, lambda listener: experiment.resume(folder, [listener]))
+        _carry_out(folder, lambda listener: experiment.resume(folder, [listener], workers=workers))
 
 
 @app.command()

@@ -7,6 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import nn
 
 from . import models, vectors
 from .data import Population, load, populate
-from .engines import Sequential
+from .engines import require, simulate
 from .methods import Schedule
 from .methods.fedavg import Pretraining
 from .record import (
@@ -41,9 +42,22 @@ from .registry import model as model_names
 from .registry import partition as partitions
 from .run import unlearn
 from .seeds import derive
-from .types import ClientId, FedUnlearnError, Listener, LocalTraining, Outcome, Phase, Request, State, Status
+from .types import (
+    ClientData,
+    ClientId,
+    Federation,
+    FedUnlearnError,
+    Listener,
+    LocalTraining,
+    Outcome,
+    Phase,
+    Precision,
+    Request,
+    State,
+    Status,
+)
 
-PRETRAINING_VERSION = 1
+PRETRAINING_VERSION = 2
 """Raised whenever a change of the code changes the bits of a pre-training, so that no old ω⁰ is reused."""
 
 DECISIVE = ("torch", "cpu_capability")
@@ -122,6 +136,8 @@ class Experiment(Table):
     model: str = "mlp"
     options: dict[str, Any] = {}
     evaluate_every: Count = 1
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    precision: Precision = "fp32"
     data: Data = Data()
     request: Erasure = Erasure()
     backdoor: Backdoor = Backdoor()
@@ -243,6 +259,14 @@ class Setting:
     def seed(self) -> int:
         return self.experiment.seed
 
+    def federation(
+        self, clients: Mapping[ClientId, ClientData], workers: int | None
+    ) -> AbstractContextManager[Federation]:
+        chosen = self.experiment
+        return simulate(
+            self.build(0), clients, workers=workers, device=chosen.device, precision=chosen.precision
+        )
+
     def fresh(self, purpose: str) -> State:
         """A new model for a named purpose; pre-training starts from the one for ``pre-training``."""
         module = self.build((self.seed, purpose))
@@ -278,7 +302,11 @@ def prepare(experiment: Experiment) -> Setting:
 
 
 def pretrained(
-    setting: Setting, listeners: Sequence[Listener] = (), *, checkpoint_seconds: float = 5.0
+    setting: Setting,
+    listeners: Sequence[Listener] = (),
+    *,
+    checkpoint_seconds: float = 5.0,
+    workers: int | None = None,
 ) -> State:
     """ω⁰: trained once, then shared by every run whose pre-training is determined by the same things.
 
@@ -297,6 +325,7 @@ def pretrained(
             "training": asdict(setting.training),
             "lr": plan.lr,
             "seed": setting.seed,
+            "arithmetic": [setting.experiment.device, setting.experiment.precision],
             **{key: made_with[key] for key in DECISIVE},
         }
     )
@@ -310,11 +339,11 @@ def pretrained(
             recorder = Recorder(folder, identity, seconds=checkpoint_seconds)
             if recorder.progress is not None and recorder.progress.elapsed_rounds > plan.rounds:
                 recorder = Recorder(folder / f"{plan.rounds}-rounds", identity, seconds=checkpoint_seconds)
-            with recorder:
+            with recorder, setting.federation(clients, workers) as federation:
                 outcome = unlearn(
                     (Pretraining(plan.rounds, plan.lr),),
                     request,
-                    Sequential(module, clients),
+                    federation,
                     training=setting.training,
                     seed=derive("pre-training", setting.seed),
                     evaluate_every=plan.evaluate_every,
@@ -334,8 +363,13 @@ def perform(
     listeners: Sequence[Listener] = (),
     *,
     checkpoint_seconds: float = 5.0,
+    workers: int | None = None,
 ) -> Outcome:
-    """Runs the experiment in a folder, or goes on with what the folder already holds."""
+    """Runs the experiment in a folder, or goes on with what the folder already holds.
+
+    ``workers`` (one for each core, unless given) decides about time, not about the result.
+    """
+    require(experiment.device, experiment.precision)
     config, made_with = experiment.model_dump(mode="json"), environment()
     setting = prepare(experiment)
     module = setting.build(0)
@@ -343,7 +377,7 @@ def perform(
         _claim(folder, config)
         if not (folder / "omega0.safetensors").exists():
             write_json(folder / "environment.json", made_with)
-            omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds)
+            omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
             write_state(folder / "omega0.safetensors", omega0)
         omega0, _ = read_state(folder / "omega0.safetensors")
         clients = setting.population.unlearning
@@ -353,11 +387,14 @@ def perform(
         identity = fingerprint(
             {"config": config, "omega0": model_hash(omega0), **{key: made_with[key] for key in DECISIVE}}
         )
-        with Recorder(folder, identity, seconds=checkpoint_seconds) as recorder:
+        with (
+            Recorder(folder, identity, seconds=checkpoint_seconds) as recorder,
+            setting.federation(clients, workers) as federation,
+        ):
             outcome = unlearn(
                 experiment.phases(),
                 request,
-                Sequential(module, clients),
+                federation,
                 training=setting.training,
                 seed=derive("unlearning", experiment.seed),
                 evaluate_every=experiment.evaluate_every,
@@ -377,9 +414,9 @@ def perform(
     return outcome
 
 
-def resume(folder: Path, listeners: Sequence[Listener] = ()) -> Outcome:
+def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | None = None) -> Outcome:
     """Goes on with a run that was stopped."""
-    return perform(check(_recall(folder, "experiment.json"), str(folder)), folder, listeners)
+    return perform(check(_recall(folder, "experiment.json"), str(folder)), folder, listeners, workers=workers)
 
 
 def finished(folder: Path) -> bool:

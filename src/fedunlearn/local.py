@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,58 +12,79 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from . import vectors
-from .objectives import objective
-from .types import Buffers, ClientData, Examples, Job, LocalTraining, Reply, Vector
+from .objectives import Minimise, objective
+from .perceptron import fused
+from .types import Buffers, ClientData, Examples, Job, LocalTraining, Precision, Reply, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-EVALUATION_BATCH = 1000
+EVALUATION_BATCH = 200
 
 
 class Learner:
     """One model on which any number of clients train in turn; the module given stays untouched."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = copy.deepcopy(module)
+    def __init__(self, module: nn.Module, device: str = "cpu", precision: Precision = "fp32") -> None:
+        self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
-        self._displacement = torch.zeros_like(self._params)
-        self._pieces = vectors.views(self._displacement, self._module)
+        self._fused = fused(self._module) if precision == "fp32" else self._module
         self._buffers = vectors.buffers(self._module)
+        self._device = torch.device(device)
+        self._precision = precision
+        self._layout: torch.memory_format | None = None
+        if precision == "bf16":
+            # Objectives take logarithms, which the few digits of bfloat16 would spoil.
+            self._module.register_forward_hook(
+                lambda _module, _input, output: output.float() if isinstance(output, torch.Tensor) else output
+            )
 
-    def train(self, examples: Examples, job: Job) -> Reply:
-        """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
+    @property
+    def buffers(self) -> Buffers:
+        """What the module carried beside its parameters when it came."""
+        return self._buffers
 
-        Δ is accumulated by itself and the model is ω − Δ: taken as a difference of float32 models,
-        a small Δ would lose most of its digits.
+    def empty(self, rows: int) -> Tensor:
+        """Room for that many displacements, one a row."""
+        return self._params.new_empty(rows, len(self._params), device="cpu")
+
+    def train(self, examples: Examples, job: Job, out: Vector | None = None) -> Reply:
+        """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i, in ``out`` if given.
+
+        Gradients are summed up by themselves and the model is ω − η Σ∇: taken as a difference of float32
+        models, a small Δ would lose most of its digits.
         """
         self._load(job.params, job.buffers)
-        self._displacement.zero_()
         self._module.train()
-        parameters = vectors.trainable(self._module)
+        origin = start = job.params.to(self._device)
+        out = self.empty(1)[0] if out is None else out
+        gradients = out.zero_().to(self._device)
         goal = objective[job.objective or LocalTraining.objective](job.arrays)
+        model = self._fused if isinstance(goal, Minimise) else self._module
         batches = list(zip(examples.x.split(job.batch_size), examples.y.split(job.batch_size), strict=True))
         losses: list[Tensor] = []
-        # Dropout draws from torch's global generator: lend it a seed of this job's own.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(job.seed)
+        with self._seeded(job.seed), self._summing(gradients):
             for _ in range(job.epochs):
                 for x, y in batches:
-                    loss = goal.loss(self._module, x, y)
-                    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-                    torch._foreach_add_(self._pieces, gradients, alpha=job.lr)
-                    torch.sub(job.params, self._displacement, out=self._params)
+                    with self._arithmetic():
+                        loss = goal.loss(model, self._input(x), y.to(self._device))
+                    loss.backward()
+                    torch.sub(start, gradients, alpha=job.lr, out=self._params)
                     projected = goal.project(self._params)
                     if projected is not self._params:
                         self._params.copy_(projected)
-                        torch.sub(job.params, self._params, out=self._displacement)
+                        start = self._params.clone()
+                        gradients.zero_()
                     losses.append(loss.detach() * len(y))
+        out.copy_(gradients.mul_(job.lr))
+        if start is not origin:
+            out += (origin - start).cpu()
         seen = job.epochs * len(examples.y)
         return Reply(
-            self._displacement.clone(),
+            out,
             len(examples.y),
             {"loss": float(torch.stack(losses).sum()) / seen},
-            buffers=vectors.buffers(self._module),
+            buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
     def evaluate(self, data: ClientData, params: Vector, buffers: Buffers) -> Mapping[str, float]:
@@ -70,11 +92,11 @@ class Learner:
         self._load(params, buffers)
         self._module.eval()
         scores: dict[str, float] = {}
-        with torch.inference_mode():
+        with torch.inference_mode(), self._arithmetic():
             for name, (x, y) in data.evaluations.items():
                 correct = loss = 0.0
                 for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
-                    output = self._module(inputs)
+                    output, labels = self._module(self._input(inputs)), labels.to(self._device)
                     correct += float((output.argmax(1) == labels).sum())
                     loss += float(cross_entropy(output, labels, reduction="sum"))
                 scores |= {
@@ -88,3 +110,53 @@ class Learner:
         self._params.copy_(params)
         # Without any given, the module's own: what another client's training left must not be seen.
         vectors.load_buffers(self._module, buffers or self._buffers)
+
+    @contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """Dropout draws from torch's global generator: lends it a seed of this job's own."""
+        if self._device.type == "cpu":
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                yield
+        else:
+            with torch.random.fork_rng(devices=[self._device], device_type=self._device.type):
+                torch.manual_seed(seed)
+                yield
+
+    @contextmanager
+    def _summing(self, gradients: Vector) -> Iterator[None]:
+        """Lets backward passes add their gradients to the vector."""
+        parameters = vectors.trainable(self._module)
+        for parameter, piece in zip(parameters, vectors.views(gradients, self._module), strict=True):
+            parameter.grad = piece
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.grad = None
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return (
+            nullcontext() if self._precision == "fp32" else torch.autocast(self._device.type, torch.bfloat16)
+        )
+
+    def _input(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            return x.to(self._device)
+        if self._layout is None:
+            self._layout = self._fastest_layout(x[:1].to(self._device))
+        return x.to(self._device, memory_format=self._layout)
+
+    def _fastest_layout(self, x: Tensor) -> torch.memory_format:
+        """Channels-last makes convolutions faster, but a model that calls ``view`` cannot read it."""
+        if not any(isinstance(layer, nn.Conv2d) for layer in self._module.modules()):
+            return torch.preserve_format
+        training = self._module.training
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                self._module.eval()(x.to(memory_format=torch.channels_last))
+        except RuntimeError:
+            return torch.contiguous_format
+        finally:
+            self._module.train(training)
+        return torch.channels_last

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ Buffers = Mapping[str, Tensor]
 """What a model carries beside its parameters (BatchNorm statistics); empty for most models."""
 
 Metrics = dict[str, float | int | str]
+
+Precision = Literal["fp32", "bf16"]
+"""Of the arithmetic of local training; parameters and displacements are float32 either way."""
 
 
 class FedUnlearnError(Exception):
@@ -122,8 +125,16 @@ class Replies(Mapping[ClientId, Reply]):
         return Replies({client: reply for client, reply in self.items() if client in wanted})
 
     def matrix(self) -> Tensor:
-        """One displacement a row."""
-        return torch.stack([reply.displacement for reply in self.values()])
+        """One displacement a row, to read only: no copy where an engine has laid out the rows like that."""
+        rows = [reply.displacement for reply in self.values()]
+        first, size = rows[0], len(rows[0])
+        together = all(
+            row.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+            and row.storage_offset() == first.storage_offset() + number * size
+            and row.is_contiguous()
+            for number, row in enumerate(rows)
+        )
+        return first.as_strided((len(rows), size), (size, 1)) if together else torch.stack(rows)
 
     def mean(self) -> Vector:
         """The plain mean of the displacements."""

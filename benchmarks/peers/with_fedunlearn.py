@@ -1,0 +1,57 @@
+"""fedunlearn: federated averaging on its engine with as many workers as the third argument says."""
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from protocol import NAMES, load, serve
+
+import fedunlearn as fu
+from fedunlearn.methods.fedavg import Pretraining
+from fedunlearn.vectors import views
+
+
+def cpu() -> float:
+    """Seconds of this process and its workers, to the nanosecond."""
+    me = os.getpid()
+    workers = Path(f"/proc/{me}/task/{me}/children").read_text().split()
+    spent = (int(Path(f"/proc/{worker}/schedstat").read_text().split()[0]) for worker in workers)
+    return time.process_time() + sum(spent) / 1e9
+
+
+def main() -> None:
+    workload = load(sys.argv[1])
+    workers = int(sys.argv[3])
+    model = workload.model()
+    data = {
+        f"client-{number:04}": fu.ClientData(fu.Examples(x, y))
+        for number, (x, y) in enumerate(zip(workload.x, workload.y, strict=True))
+    }
+    federation = fu.Parallel(model, data, workers=workers) if workers else fu.Sequential(model, data)
+    request = fu.Request(fu.flatten(model), tuple(data), ())
+    phase = Pretraining(sys.maxsize, workload.lr)
+    state = fu.State(request.params)
+
+    def play() -> None:
+        nonlocal state
+        jobs = {
+            client: replace(job, lr=workload.lr, batch_size=workload.batch_size)
+            for client, job in phase.ask(request, state).items()
+        }
+        state = phase.tell(request, state, federation.train(jobs))
+
+    note = f"{workers} worker processes" if workers else "the sequential engine"
+    serve(
+        f"fedunlearn, {note}",
+        "fedunlearn",
+        note,
+        play,
+        lambda: dict(zip(NAMES, views(state.params, model), strict=True)),
+        cpu=cpu,
+    )
+
+
+if __name__ == "__main__":
+    main()

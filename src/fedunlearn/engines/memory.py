@@ -1,0 +1,102 @@
+"""Memory that a process and the children it forks see alike."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64
+
+
+class Place(NamedTuple):
+    """Where a tensor lies, in words that a message can carry."""
+
+    offset: int
+    dtype: str
+    shape: Sequence[int]
+
+    def row(self, number: int) -> Place:
+        """One row of the tensor that lies here."""
+        shape = self.shape[1:]
+        return Place(self.offset + number * prod(shape) * _dtype(self).itemsize, self.dtype, shape)
+
+
+class SharedMemory:
+    """A file without a name: when the last process that has it ends, however it ends, it is gone.
+
+    The owner takes room for tensors; it is used again once nothing refers to them any more, not even
+    a view that somebody kept.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("fedunlearn")
+        self._size = 0
+        self._regions: list[_Region] = []
+        self._seen: mmap.mmap | None = None
+        self.close = weakref.finalize(self, os.close, self._file)
+
+    def take(self, *tensors: tuple[torch.dtype, Sequence[int]]) -> list[tuple[Place, Tensor]]:
+        """Room for tensors of these types and shapes, next to each other; their values are undefined."""
+        ends = [0]
+        for dtype, shape in tensors:
+            ends.append(_up(ends[-1] + prod(shape) * dtype.itemsize, ALIGNMENT))
+        start, region = self._region(_up(ends[-1], mmap.ALLOCATIONGRANULARITY))
+        return [
+            (
+                Place(start + offset, str(dtype).removeprefix("torch."), shape),
+                _view(region, offset, dtype, shape),
+            )
+            for offset, (dtype, shape) in zip(ends, tensors, strict=False)
+        ]
+
+    def see(self, place: Place) -> Tensor:
+        """What lies there; for the children."""
+        dtype = _dtype(place)
+        if self._seen is None or len(self._seen) < place.offset + prod(place.shape) * dtype.itemsize:
+            self._seen = mmap.mmap(self._file, 0)
+        return _view(self._seen, place.offset, dtype, place.shape)
+
+    def _region(self, size: int) -> tuple[int, mmap.mmap]:
+        free = [region for region in self._regions if region.user() is None and region.size >= size]
+        if free:
+            start, room, _ = free[0]
+            self._regions.remove(free[0])
+        else:
+            start, room = self._size, size
+            self._size += size
+            os.ftruncate(self._file, self._size)
+        memory = mmap.mmap(self._file, size, offset=start)
+        self._regions.append(_Region(start, room, weakref.ref(memory)))
+        return start, memory
+
+
+class _Region(NamedTuple):
+    start: int
+    size: int
+    user: weakref.ref[mmap.mmap]
+
+
+def _dtype(place: Place) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, place.dtype)
+    return dtype
+
+
+def _view(memory: mmap.mmap, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    count = prod(shape)
+    flat = (
+        torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
+        if count
+        else torch.empty(0, dtype=dtype)
+    )
+    return flat.view(tuple(shape))
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-max(number, 1) // multiple) * multiple

@@ -1,0 +1,98 @@
+"""Which engine simulates a federation on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+
+import torch
+from torch import nn
+
+from ..registry import did_you_mean
+from ..types import ClientData, ClientId, Federation, FedUnlearnError, Precision
+from .parallel import Parallel
+from .sequential import Sequential
+
+DEVICES = ("cpu", "cuda", "mps")
+
+TRIAL = """
+import torch
+layers = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 8))
+with torch.autocast("cpu", torch.bfloat16):
+    loss = layers(torch.ones(16, 3, 8, 8)).float().square().mean()
+loss.backward()
+"""
+
+
+def simulate(
+    model: nn.Module,
+    data: Mapping[ClientId, ClientData],
+    *,
+    workers: int | None = None,
+    device: str = "cpu",
+    precision: Precision = "fp32",
+) -> AbstractContextManager[Federation]:
+    """A federation on this machine: worker processes on the processor, or one loop on an accelerator.
+
+    The result does not depend on ``workers`` (by default one for each core). With one, clients train in this
+    process; where processes cannot be had, they do so too, and a warning says why.
+    """
+    require(device, precision)
+    count = cores() if workers is None else workers
+    if count < 1:
+        raise FedUnlearnError(f"{count} workers cannot work: use 1 or more")
+    if device == "cpu" and count > 1:
+        obstacle = _obstacle()
+        if obstacle is None:
+            return Parallel(model, data, workers=count, precision=precision)
+        warnings.warn(f"clients train one after the other, because {obstacle}", stacklevel=2)
+    elif device == "cpu" and workers is None:
+        warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
+    return nullcontext(Sequential(model, data, device=device, precision=precision))
+
+
+def require(device: str, precision: Precision) -> None:
+    """Refuses a device that is not here, or arithmetic that would end the process."""
+    if device not in DEVICES:
+        raise FedUnlearnError(f"unknown device {device!r}{did_you_mean(device, DEVICES)}")
+    if (device == "cuda" and not torch.cuda.is_available()) or (
+        device == "mps" and not torch.backends.mps.is_available()
+    ):
+        raise FedUnlearnError(
+            f"device {device!r} is not available to torch {torch.__version__} here: use 'cpu'"
+        )
+    if precision == "bf16" and device == "cpu" and (failure := _reduced_precision_fails()):
+        raise FedUnlearnError(f"precision 'bf16' does not work here, a trial process {failure}: use 'fp32'")
+
+
+@cache
+def _reduced_precision_fails() -> str | None:
+    """How a trial ends, if badly: on some virtual machines an illegal instruction ends the process."""
+    trial = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False)
+    if trial.returncode < 0:
+        return f"was killed ({signal.Signals(-trial.returncode).name})"
+    if trial.returncode > 0:
+        return f"failed ({trial.stderr.strip().splitlines()[-1]})"
+    return None
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _obstacle() -> str | None:
+    if sys.platform != "linux":
+        return "worker processes need Linux"
+    if torch.cuda.is_initialized():
+        return "this process has begun to use CUDA, which its children could not"
+    if multiprocessing.current_process().daemon:
+        return "this process is a worker itself and may not start others"
+    return None

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+
+import torch
+from federations import forget, holdings, network
+
+from fedunlearn import Job, Parallel, Sequential, flatten
+from fedunlearn.engines.memory import SharedMemory
+
+
+def held(memory: SharedMemory) -> int:
+    return os.fstat(memory._file).st_size
+
+
+def test_room_is_used_again_once_nobody_refers_to_it():
+    memory = SharedMemory()
+    for _ in range(5):
+        memory.take((torch.float32, (1000, 10)))
+    assert held(memory) == 40960
+
+
+def test_room_that_somebody_still_reads_is_left_alone():
+    memory = SharedMemory()
+    kept = memory.take((torch.float32, (100,)))[0][1].fill_(1.0)[40:60]
+    for _ in range(5):
+        memory.take((torch.float32, (100,)))[0][1].fill_(2.0)
+    assert kept.eq(1.0).all()
+    assert held(memory) == 2 * 4096
+
+
+def test_tensors_of_all_types_and_shapes_lie_side_by_side():
+    memory = SharedMemory()
+    wanted = [
+        torch.arange(6, dtype=torch.float64).view(2, 3),
+        torch.tensor(7),
+        torch.tensor([True, False, True]),
+        torch.empty(0, 4),
+        torch.randn(5).bfloat16(),
+    ]
+    taken = memory.take(*((tensor.dtype, tensor.shape) for tensor in wanted))
+    for (_, room), tensor in zip(taken, wanted, strict=True):
+        room.copy_(tensor)
+    for (place, _), tensor in zip(taken, wanted, strict=True):
+        seen = memory.see(place)
+        assert seen.dtype == tensor.dtype
+        assert torch.equal(seen, tensor)
+    assert torch.equal(memory.see(taken[0][0].row(1)), wanted[0][1])
+
+
+def test_replies_that_a_method_keeps_stay_as_they_were():
+    data, model = holdings("mlp"), network("mlp")
+    with Parallel(model, data, workers=2) as federation:
+        kept = [
+            federation.train({client: Job(flatten(model), lr=rate, batch_size=4) for client in data})
+            for rate in (0.1, 0.2, 0.3)
+        ]
+    for rate, replies in zip((0.1, 0.2, 0.3), kept, strict=True):
+        expected = Sequential(model, data).train(
+            {client: Job(flatten(model), lr=rate, batch_size=4) for client in data}
+        )
+        assert all(torch.equal(replies[c].displacement, expected[c].displacement) for c in data)
+
+
+def test_many_rounds_need_no_more_shared_memory_than_a_few():
+    with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
+        forget("fedosd", "mlp", federation, rounds=3)
+        few = held(federation._memory)
+        forget("fedosd", "mlp", federation, rounds=30)
+        assert held(federation._memory) == few
+
+
+def test_the_displacements_of_retained_clients_are_a_matrix_without_a_copy():
+    data, model = holdings("mlp"), network("mlp")
+    jobs = {c: Job(flatten(model), "uce" if c == "site-2" else None, lr=0.1, batch_size=4) for c in data}
+    with Parallel(model, data, workers=2) as federation:
+        for engine in (federation, Sequential(model, data)):
+            retained = engine.train(jobs).of(client for client in data if client != "site-2")
+            matrix = retained.matrix()
+            assert matrix.data_ptr() == retained["site-0"].displacement.data_ptr()
+            assert torch.equal(matrix, torch.stack([reply.displacement for reply in retained.values()]))

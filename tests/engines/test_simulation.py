@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+
+import pytest
+import torch
+from federations import holdings, network
+
+from fedunlearn import FedUnlearnError, Parallel, Sequential, simulate
+from fedunlearn.engines import simulation
+
+
+def engine(**options: object) -> type:
+    with simulate(network("mlp"), holdings("mlp"), **options) as federation:
+        return type(federation)
+
+
+def test_worker_processes_are_the_default_and_one_worker_is_this_process():
+    assert engine(workers=2) is Parallel
+    assert engine(workers=1) is Sequential
+    if simulation.cores() > 1:
+        assert engine() is Parallel
+
+
+def test_one_core_is_explained_in_a_line():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with pytest.warns(UserWarning, match="one after the other, because there is one core"):
+            assert engine() is Sequential
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_another_system_is_explained_in_a_line(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.warns(UserWarning, match="one after the other, because worker processes need Linux"):
+        assert engine(workers=2) is Sequential
+
+
+def test_a_worker_of_somebody_else_does_not_start_workers():
+    def inside(line: multiprocessing.connection.Connection) -> None:
+        with pytest.warns(UserWarning, match="because this process is a worker itself"):
+            line.send(engine(workers=2).__name__)
+
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=inside, args=(theirs,), daemon=True)
+    process.start()
+    assert ours.poll(30)
+    assert ours.recv() == "Sequential"
+    process.join()
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_an_absent_device_is_refused(device):
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    with pytest.raises(FedUnlearnError, match=f"device '{device}' is not available .*: use 'cpu'"):
+        engine(device=device)
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(FedUnlearnError, match="unknown device 'cdua'; did you mean 'cuda'"):
+        engine(device="cdua")
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(FedUnlearnError, match="0 workers cannot work: use 1 or more"):
+        engine(workers=0)
+
+
+@pytest.mark.parametrize(
+    ("trial", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", r"was killed \(SIGILL\): use 'fp32'"),
+        ("raise RuntimeError('no kernel')", r"failed \(RuntimeError: no kernel\): use 'fp32'"),
+    ],
+)
+def test_reduced_precision_is_tried_in_a_process_of_its_own(trial, said, monkeypatch):
+    simulation._reduced_precision_fails.cache_clear()
+    monkeypatch.setattr(simulation, "TRIAL", trial)
+    with pytest.raises(FedUnlearnError, match=said):
+        engine(precision="bf16")
+    simulation._reduced_precision_fails.cache_clear()

@@ -1,0 +1,82 @@
+"""Small federations that engines are compared on."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedunlearn import ClientData, Examples, Outcome, Request, Schedule, State, flatten, method, unlearn
+from fedunlearn.models import build
+from fedunlearn.seeds import generator
+from fedunlearn.types import Federation, LocalTraining
+from fedunlearn.vectors import buffers
+
+TRAINING = LocalTraining(batch_size=4)
+
+SHAPES = {
+    "mlp": (1, 6, 6),
+    "lenet5": (1, 28, 28),
+    "cnn": (3, 32, 32),  # has dropout
+    "nfresnet18": (3, 8, 8),
+    "batch norm": (3, 8, 8),
+    "calls view": (3, 8, 8),
+}
+
+
+class CallsView(nn.Module):
+    """Cannot read channels-last tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.dense = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(self.convolution(x).view(len(x), -1))
+
+
+def network(name: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        if name == "batch norm":
+            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
+        if name == "calls view":
+            return CallsView()
+    return build(name, 3, SHAPES[name], 1)
+
+
+def holdings(name: str, clients: int = 5) -> dict[str, ClientData]:
+    """Clients of different size, the last batch of each one short."""
+    held = {}
+    for number in range(clients):
+        random, size = generator("engines", name, number), 3 + 2 * number
+        data = Examples(
+            torch.randn(size, *SHAPES[name], generator=random), torch.randint(0, 3, (size,), generator=random)
+        )
+        held[f"site-{number}"] = ClientData(data, {"test": data, "backdoor": data})
+    return held
+
+
+def forget(how: str, name: str, federation: Federation, rounds: int = 2) -> Outcome:
+    """A run of the method on the federation; the target is neither the first nor the last client."""
+    model = network(name)
+
+    def fresh(purpose: str) -> State:
+        return State(flatten(model) * 0.5, buffers=buffers(model))
+
+    request = Request(flatten(model), federation.clients, ("site-2",), fresh, buffers(model))
+    phases = method[how](Schedule(rounds, 0.02, rounds, 0.02))
+    return unlearn(phases, request, federation, training=TRAINING, seed=3)
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    """Whether models, buffers and everything measured agree to the bit, the seconds apart."""
+    measured = [
+        [{key: value for key, value in row.items() if key != "seconds"} for row in outcome.metrics]
+        for outcome in (one, other)
+    ]
+    return (
+        torch.equal(one.params, other.params)
+        and one.state.buffers.keys() == other.state.buffers.keys()
+        and all(torch.equal(value, other.state.buffers[key]) for key, value in one.state.buffers.items())
+        and measured[0] == measured[1]
+    )
