@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 """Small enough to stay in a core's cache between the two or three times a block is used."""
 
 
