@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,22 +22,22 @@ rows that all but coincide, far less for others. A cut of 1e-10 would leave 1e-4
 """
 
 DISTINCT = 1e-4
-"""With a smaller eigenvalue than this, of rows of length 1, the float32 Gram matrix cannot tell rows apart."""
+"""A smaller eigenvalue, of rows of length 1, may be rounding of the float32 Gram matrix."""
 
-PIECES = {torch.float32: 8192, torch.float64: 2048}
-"""Columns in one product of the Gram matrix; BLAS adds term by term, and longer sums round above RANK_CUT."""
+PIECES = {torch.float32: 16384, torch.float64: 2048}
+"""Columns in one product of the Gram matrix; BLAS adds term by term, and longer sums round above the cut."""
 
 TILE = 64
-"""Rows of the Gram matrix made at once, from the diagonal on: the other half follows by symmetry."""
+"""Rows of the Gram matrix that are made at once, from the diagonal on; the other half is not made."""
 
 PROJECTIONS = 5
-"""At most; two are enough unless rows differ by less than 1e-5."""
+"""At most; two are enough unless two rows differ by less than 1e-5."""
 
-SETTLED = {torch.float32: 2e-9, torch.float64: 1e-14}
-"""Cosines that need no further projection, by the type of the vector."""
+SETTLED = {torch.float32: 5e-9, torch.float64: 1e-14}
+"""Cosines, and relative errors of the norm, that need no further projection, by the type of the vector."""
 
 ADMITTED = 1e-8
-"""With a larger cosine the result of the float32 Gram matrix is not used."""
+"""With a larger cosine left, the float32 Gram matrix was not enough."""
 
 
 class DirectionStatus(StrEnum):
@@ -88,7 +87,9 @@ def orthogonal_direction(
     ``max_amplification`` bounds how far the projection may be stretched to reach that norm.
 
     Both tensors are float32 or float64; the vector has the type of ``forget``. Rows may be strided, or mapped
-    from a file, and lie at any address: they are copied block by block. 1000 rows of 11 million float32 columns need less than 64 MB beside them, the vector included.
+    from a file; where they lie in memory changes no bit. They are read two or three times, in blocks (three
+    to seven times more where rows all but coincide or are negligible), and 1000 rows of 11 million float32
+    columns need less than 64 MB beside them, the vector included.
 
     Degenerate cases are reported in ``status``: a zero ``forget`` (or one below 1e-12 of the median row) and
     a sine below ``min_sine`` give the zero vector; without a non-zero row the direction is −g_u.
@@ -105,8 +106,8 @@ def orthogonal_direction(
     if not max_amplification >= 1:
         raise ValueError(f"max_amplification must be at least 1, got {max_amplification}")
 
-    every = _Vectors(retain, torch.arange(len(retain), device=retain.device), forget)
-    if (step := _from_float32(every, min_sine, max_amplification)) is not None:
+    vectors = _Vectors(retain, forget)
+    if (step := _from_float32(vectors, min_sine, max_amplification)) is not None:
         return step
 
     size, sizes = _finite_norms(forget, retain)
@@ -119,9 +120,10 @@ def orthogonal_direction(
     if len(kept) == 0:
         return Direction(-forget, DirectionStatus.UNCONSTRAINED, 1.0, 1.0, 0, 0.0, dropped)
 
-    vectors = _Vectors(retain, kept, forget)
-    if dropped > 0 and (step := _from_float32(vectors, min_sine, max_amplification)) is not None:
-        return step
+    if dropped > 0:
+        vectors = _Vectors(retain, forget, kept)
+        if (step := _from_float32(vectors, min_sine, max_amplification)) is not None:
+            return step
     cosines, norms = vectors.gram(torch.float64)
     root = _inverse_root(cosines[:-1, :-1])
     return _project(vectors, root, cosines[:-1, -1].clone(), norms, min_sine, max_amplification)
@@ -129,61 +131,47 @@ def orthogonal_direction(
 
 @dataclass(frozen=True)
 class _Vectors:
-    """The kept rows of ``retain`` and, last, ``forget``.
-
-    Never in one piece: each block is copied to the same place, so that no bit of a sum depends on where, and
-    in which order, the rows lie in memory.
-    """
+    """The rows of ``retain``, or those kept of them, and, last, ``forget``: never in one piece."""
 
     retain: Tensor
-    kept: Tensor
     forget: Tensor
+    kept: Tensor | None = None
+
+    @property
+    def dropped(self) -> int:
+        return 0 if self.kept is None else len(self.retain) - len(self.kept)
 
     def gram(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The cosine of each pair, and the norms, from products of ``dtype`` summed in float64.
+        """The cosine of each pair (above the diagonal), and the norms, from products of ``dtype``.
 
-        Where clients are similar, the products must be of float64 as well: those of float32 drown whatever
-        tells two of them apart (a difference of 1e-4 is 1e-8 in the Gram matrix).
+        These are summed in float64; where clients are similar, they must be of float64 themselves, or would
+        drown whatever tells two clients apart (a difference of 1e-4 is 1e-8 in the Gram matrix).
         """
-        size = len(self.kept) + 1
+        size = len(self.retain) - self.dropped + 1
         products = self.forget.new_zeros(size, size, dtype=torch.float64)
-        product = self.forget.new_zeros(size, size, dtype=dtype)
+        square = self.forget.new_zeros((), dtype=torch.float64)
         tile = min(TILE, (size + 1) // 2)
-        for _, block in self._blocks(dtype):
+        for _, block in blocks(self.retain, self.forget, self.kept, dtype):
+            forget = block[-1].double()
+            square += forget @ forget
             for piece in block.split(PIECES[dtype], dim=1):
                 for start in range(0, size, tile):
-                    part = slice(start, start + tile)
-                    torch.mm(piece[part], piece[start:].T, out=product[part, start:])
-                products += product
-        products[-1, -1] = _squares(self.forget.unsqueeze(0))[0]
+                    rows = slice(start, start + tile)
+                    products[rows, start:] += piece[rows] @ piece[start:].T
+        products[-1, -1] = square  # the norm of the result is that of forget, to the last digit
         norms = products.diagonal().sqrt()
-        products = products.triu_().add_(products.triu(1).T)
         return products.div_(norms).div_(norms.unsqueeze(1)), norms
 
     def combine(self, coefficients: Tensor, out: Tensor) -> tuple[Tensor, float]:
         """Writes their combination to ``out``; of that, as stored, the products with each and with itself."""
         products = torch.zeros_like(coefficients)
         square = coefficients.new_zeros(())
-        for part, block in self._blocks(torch.float64):
+        for part, block in blocks(self.retain, self.forget, self.kept):
             out[part] = block.T @ coefficients
             combined = out[part].double()
             products += block @ combined
             square += combined @ combined
         return products, float(square)
-
-    def _blocks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-        size = len(self.kept) + 1
-        buffer: Tensor | None = None
-        for part in blocks(len(self.forget), rows=size):
-            width = part.stop - part.start
-            if buffer is None:
-                # Each row begins at a multiple of 64 bytes.
-                buffer = self.forget.new_empty(size, -(-width // 16) * 16, dtype=dtype)
-            block = buffer[:, :width]
-            rows = self.retain[:, part]
-            block[:-1] = rows if len(rows) == len(self.kept) else rows[self.kept]
-            block[-1] = self.forget[part]
-            yield part, block
 
 
 def _from_float32(vectors: _Vectors, min_sine: float, max_amplification: float) -> Direction | None:
@@ -218,7 +206,6 @@ def _project(
     combination = torch.cat([root @ (root.T @ cosines), -cosines.new_ones(1)])
     sine = math.sqrt(max(0.0, 1 - float((root.T @ cosines).square().sum())))
     vector, rank = torch.empty_like(vectors.forget), root.shape[1]
-    dropped = len(vectors.retain) - len(vectors.kept)
     worst = math.inf
     # Deviation: the paper projects once; projecting the result again removes what rounding left in the span.
     for _ in range(PROJECTIONS):
@@ -229,23 +216,24 @@ def _project(
         products, square = vectors.combine(combination * length / norms, out=vector)
         products = (products / norms / length)[:-1]
         leftover = root.T @ products
-        sine = min(1.0, math.sqrt(max(0.0, square / length**2 - float(leftover @ leftover))))
+        size = math.sqrt(square) / length
+        sine = min(1.0, math.sqrt(max(0.0, size**2 - float(leftover @ leftover))))
         before, worst = worst, float(products.abs().max()) / max(sine, min_sine)
         off = abs(max(sine, min_sine) / admitted - 1)
         if off <= SETTLED[vector.dtype] and (worst <= SETTLED[vector.dtype] or worst > before / 2):
             break
         combination[:-1] -= root @ leftover
     if sine < min_sine:
-        return Direction(vector.zero_(), DirectionStatus.IN_SPAN, sine, 0.0, rank, 0.0, dropped)
-    max_cosine = float(products.abs().max()) * length / math.sqrt(square)
-    return Direction(vector, DirectionStatus.OK, admitted, amplification, rank, max_cosine, dropped)
+        return Direction(vector.zero_(), DirectionStatus.IN_SPAN, sine, 0.0, rank, 0.0, vectors.dropped)
+    max_cosine = float(products.abs().max()) / size
+    return Direction(vector, DirectionStatus.OK, admitted, amplification, rank, max_cosine, vectors.dropped)
 
 
 def _inverse_root(gram: Tensor, cut: float = 0.0) -> Tensor:
     """A matrix R with R Rᵀ = gram⁺, with one column for each dimension of the span."""
     eigenvalues: Tensor
     eigenvectors: Tensor
-    eigenvalues, eigenvectors = torch.linalg.eigh(gram)
+    eigenvalues, eigenvectors = torch.linalg.eigh(gram, UPLO="U")
     # Deviation: the authors' code cuts at an absolute 1e-6, so that the norm of the gradients decides, and
     # leaves what it cuts in place of setting it to zero.
     first = int((eigenvalues <= max(cut, RANK_CUT * float(eigenvalues[-1]))).sum())
@@ -266,7 +254,10 @@ def _require_matching(forget: Tensor, retain: Tensor) -> None:
 
 def _finite_norms(forget: Tensor, retain: Tensor) -> tuple[float, Tensor]:
     """The norm of ``forget`` and of each row, once it is sure that they are finite."""
-    square, squares = _squares(forget.unsqueeze(0))[0], _squares(retain)
+    squares = torch.zeros(len(retain) + 1, dtype=torch.float64, device=forget.device)
+    for _, block in blocks(retain, forget):
+        squares += torch.linalg.vector_norm(block, dim=1).square()
+    square, squares = squares[-1], squares[:-1]
     if not square.isfinite():
         raise ValueError("forget holds a NaN, an infinity or numbers too large to square: reject that reply")
     broken = torch.nonzero(~squares.isfinite()).squeeze(1)
@@ -276,10 +267,3 @@ def _finite_norms(forget: Tensor, retain: Tensor) -> tuple[float, Tensor]:
             "reject that client's reply"
         )
     return math.sqrt(float(square)), squares.sqrt()
-
-
-def _squares(rows: Tensor) -> Tensor:
-    squares = rows.new_zeros(len(rows), dtype=torch.float64)
-    for part in blocks(rows.shape[1], rows=len(rows)):
-        squares += rows[:, part].double().square().sum(1)
-    return squares
