@@ -87,9 +87,9 @@ def orthogonal_direction(
     ``max_amplification`` bounds how far the projection may be stretched to reach that norm.
 
     Both tensors are float32 or float64; the vector has the type of ``forget``. Rows may be strided, or mapped
-    from a file; where they lie in memory changes no bit. They are read two or three times, in blocks (three
-    to seven times more where rows all but coincide or are negligible), and 1000 rows of 11 million float32
-    columns need less than 64 MB beside them, the vector included.
+    from a file; where they lie in memory changes no bit. They are read in blocks, two to four times if they
+    are float32 and more often where they all but coincide; 1000 rows of 11 million float32 columns need less
+    than 64 MB beside them, the vector included.
 
     Degenerate cases are reported in ``status``: a zero ``forget`` (or one below 1e-12 of the median row) and
     a sine below ``min_sine`` give the zero vector; without a non-zero row the direction is −g_u.
