@@ -294,9 +294,7 @@ class Passes(list[str]):
 
 
 @pytest.mark.parametrize("name", REGIMES)
-def test_float32_rows_are_read_four_times_at_most_unless_they_all_but_coincide(
-    name: str, monkeypatch
-) -> None:
+def test_float32_rows_are_read_four_times_unless_they_all_but_coincide(name: str, monkeypatch) -> None:
     forget, retain, _ = regime(name)
     passes = Passes(monkeypatch)
     orthogonal_direction(forget, retain)

@@ -10,6 +10,9 @@ from torch import Tensor
 BLOCK_BYTES = 4 << 20
 """Small enough to stay in the cache between the two or three times that a block is used."""
 
+WIDEST = 1 << 17
+"""Columns of a block of few rows: more would only make the system fetch fresh memory for each pass."""
+
 
 def blocks(
     rows: Tensor, last: Tensor, kept: Tensor | None = None, dtype: torch.dtype = torch.float64
@@ -21,7 +24,7 @@ def blocks(
     """
     size = (len(rows) if kept is None else len(kept)) + 1
     # Columns by the 16, so that each row begins at a multiple of 64 bytes.
-    width = max(16, BLOCK_BYTES // (dtype.itemsize * size) // 16 * 16)
+    width = min(WIDEST, max(16, BLOCK_BYTES // (dtype.itemsize * size) // 16 * 16))
     buffer = last.new_empty(size, min(width, -(-len(last) // 16) * 16), dtype=dtype)
     for start in range(0, len(last), width):
         part = slice(start, min(start + width, len(last)))
