@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedunlearn.maths import Direction, DirectionStatus, orthogonal_direction
+from fedunlearn.maths import Direction, DirectionStatus, directions, orthogonal_direction
 
 properties = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 seeds = st.integers(0, 2**32)
@@ -267,6 +267,64 @@ def test_float32_regimes_are_orthogonal_to_1e_8(name: str) -> None:
     assert float(step.vector.double() @ forget.double()) < 0
 
 
+FLOAT32_IS_ENOUGH = {
+    "well-conditioned",
+    "all norms 1e-3",
+    "norms 1e-3..1e3",
+    "cos .999",
+    "cos .999, small sine",
+}
+
+
+class Passes(list[str]):
+    """How often all rows are read, and for what."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def counted(*arguments, **keywords):
+            self.append("read")
+            return blocks(*arguments, **keywords)
+
+        def gram(vectors, dtype):
+            self.append(str(dtype))
+            return cosines(vectors, dtype)
+
+        blocks, cosines = directions.blocks, directions._Vectors.gram
+        monkeypatch.setattr(directions, "blocks", counted)
+        monkeypatch.setattr(directions._Vectors, "gram", gram)
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_float32_rows_are_read_four_times_unless_they_all_but_coincide(name: str, monkeypatch) -> None:
+    forget, retain, _ = regime(name)
+    passes = Passes(monkeypatch)
+    orthogonal_direction(forget, retain)
+    assert ("torch.float64" not in passes) == (name in FLOAT32_IS_ENOUGH)
+    assert name != "cos .999" or passes == ["torch.float32", "read", "read", "read"]
+    assert passes.count("read") <= (4 if name in FLOAT32_IS_ENOUGH else 7)
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_the_precision_of_the_gram_matrix_does_not_show(name: str, monkeypatch) -> None:
+    forget, retain, _ = regime(name)
+    step = orthogonal_direction(forget, retain)
+    monkeypatch.setattr(directions, "_from_float32", lambda *_: None)
+    exact = orthogonal_direction(forget, retain)
+    assert (step.status, step.rank, step.dropped) == (exact.status, exact.rank, exact.dropped)
+    assert relative(step.vector, exact.vector) <= 1e-6
+    assert step.sine == pytest.approx(exact.sine, rel=2e-8)
+
+
+def test_quantized_rows_do_not_mislead_float32() -> None:
+    # Sums of equal terms round all to one side: the Gram matrix is wrong by 3e-5, where others are by 1e-7.
+    retain = 0.1 * normal(1, 10, 300_000).sign().float()
+    forget = normal(2, 300_000).float() + retain[0]
+    step = orthogonal_direction(forget, retain)
+    assert step.rank == 10
+    assert worst_cosine(step, retain) <= 1e-8
+    retain[-1] = retain[0]
+    assert orthogonal_direction(forget, retain).rank == 9
+
+
 def test_rows_that_differ_only_in_their_last_digit_stay_within_1e_7() -> None:
     forget, retain, _ = regime("well-conditioned")
     retain[-1] = retain[0] + 1e-7 * forget
@@ -303,6 +361,14 @@ def test_float32_norms_from_1e_minus_30_to_1e30(forget_norm: float, row_norm: fl
     assert step.status is DirectionStatus.OK
     assert relative(step.vector.double() / forget_norm, expected) <= 1e-6
     assert worst_cosine(step, (retain * row_norm).float()) <= 1e-7
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e150])
+def test_float64_norms_whose_squares_are_at_the_end_of_the_range(size: float) -> None:
+    forget, retain = at_sine(2e-3)
+    step = orthogonal_direction(size * forget, size * retain)
+    assert step.sine == pytest.approx(2e-3)
+    assert float(step.vector[2]) == pytest.approx(-size)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-13])
@@ -471,6 +537,21 @@ def test_layout_and_storage_do_not_matter(tmp_path) -> None:
     for other in (retain.T.contiguous().T, retain.repeat_interleave(2, 1)[:, ::2], mapped):
         assert torch.equal(orthogonal_direction(forget, other).vector, expected)
     assert torch.equal(orthogonal_direction(forget.repeat_interleave(2)[::2], retain).vector, expected)
+
+
+@pytest.mark.parametrize("name", ["cos .999", "duplicate"])
+@pytest.mark.parametrize("count", [9, 60])
+def test_address_does_not_matter(name: str, count: int) -> None:
+    forget, retain, _ = regime(name, count, 50_003)
+    expected = orthogonal_direction(forget, retain)
+    for offset, gap in ((1, 0), (3, 5), (8, 64)):
+        room = torch.empty(offset + count * (50_003 + gap))
+        elsewhere = room[offset:].view(count, 50_003 + gap)[:, :50_003]
+        elsewhere.copy_(retain)
+        moved = torch.empty(50_003 + offset)[offset:].copy_(forget)
+        step = orthogonal_direction(moved, elsewhere)
+        assert torch.equal(step.vector, expected.vector)
+        assert (step.sine, step.max_cosine) == (expected.sine, expected.max_cosine)
 
 
 def test_result_has_the_type_of_forget_and_no_graph() -> None:

@@ -18,9 +18,9 @@ torch.set_num_threads(1)
 def status(field):
     return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1)) / 1000
 
-def extra(function, rows, width):
+def extra(function, rows, width, step=7):
     line = torch.randn(width + 7 * rows, generator=torch.Generator().manual_seed(0))
-    forget, retain = line[:width].flip(0), line.as_strided((rows, width), (7, 1))
+    forget, retain = line[:width].flip(0), line.as_strided((rows, width), (step, 1))
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     result = function(forget, retain)
@@ -31,6 +31,7 @@ print(extra(orthogonal_direction, 9, 11_000_000))
 print(extra(lambda forget, retain: conflicts(retain, forget), 20, 1_000_000))
 print(extra(lambda forget, retain: project_off(forget, retain[0], always=True), 1, 10_000_000))
 print(extra(orthogonal_direction, 1000, 6000))
+print(extra(orthogonal_direction, 1000, 6000, step=0))
 """
 
 
@@ -46,6 +47,10 @@ def test_orthogonal_direction_of_11_million_columns_needs_less_than_64_mb(megaby
 
 def test_orthogonal_direction_of_1000_rows_needs_less_than_64_mb(megabytes: list[float]) -> None:
     assert 8 <= megabytes[3] <= 64
+
+
+def test_orthogonal_direction_of_1000_equal_rows_needs_no_more(megabytes: list[float]) -> None:
+    assert megabytes[4] <= 64
 
 
 def test_conflicts_makes_no_copy_of_the_matrix(megabytes: list[float]) -> None:

@@ -21,8 +21,8 @@ def distance(a: Tensor, b: Tensor) -> float:
     """
     _require_vectors(a=a, b=b)
     square = 0.0
-    for part in blocks(len(a), rows=2):
-        gap = a[part].double() - b[part].double()
+    for _, block in blocks(a.unsqueeze(0), b):
+        gap = block[0].sub_(block[1])
         square += float(gap @ gap)
     return math.sqrt(square)
 
@@ -69,17 +69,14 @@ def conflicts(displacements: Tensor, update: Tensor, *, tolerance: float = 1e-4)
 
 def _cosines(matrix: Tensor, vector: Tensor) -> Tensor:
     """The cosine of each row with the vector, 0 where one of them is zero."""
-    products = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
+    products = torch.zeros(len(matrix) + 1, dtype=torch.float64, device=matrix.device)
     squares = torch.zeros_like(products)
-    square = torch.zeros((), dtype=torch.float64, device=matrix.device)
-    for part in blocks(len(vector), rows=len(matrix) + 1):
-        rows, column = matrix[:, part].double(), vector[part].double()
-        products += rows @ column
-        squares += rows.square().sum(1)
-        square += column @ column
+    for _, block in blocks(matrix, vector):
+        products += block @ block[-1]
+        squares += torch.linalg.vector_norm(block, dim=1).square()
     # The root of each square alone: the product of two squares could leave the range of float64.
-    lengths = squares.sqrt() * square.sqrt()
-    return torch.where(lengths == 0, lengths, products / lengths).clamp(-1, 1)
+    lengths = squares.sqrt() * squares[-1].sqrt()
+    return torch.where(lengths == 0, lengths, products / lengths).clamp(-1, 1)[:-1]
 
 
 def _require_vectors(**vectors: Tensor) -> None:

@@ -15,6 +15,9 @@ NEGLIGIBLE = 1e-12
 VANISHING = 1e-6
 """A projection this much shorter than the displacement is mostly rounding, and no step to stretch."""
 
+SMALL = 1e-4
+"""A square that is this little of what it was before a subtraction has lost digits, and is summed anew."""
+
 
 @torch.no_grad()
 def project_off(
@@ -44,7 +47,11 @@ def project_off(
         raise ValueError(
             f"expected two vectors of one length, got {tuple(displacement.shape)} and {tuple(away.shape)}"
         )
-    square, product, reach = _products(displacement, away, 0.0)
+    square = product = reach = 0.0
+    for _, (own, anchor) in blocks(displacement.unsqueeze(0), away):
+        square += float(own @ own)
+        product += float(own @ anchor)
+        reach += float(anchor @ anchor)
     if not math.isfinite(square + reach):
         name = "displacement" if math.isfinite(reach) else "away"
         raise ValueError(f"{name} holds a NaN, an infinity or numbers too large to square")
@@ -52,25 +59,18 @@ def project_off(
         return displacement.clone()
 
     share = product / reach  # Eq. 7
-    remaining, _, _ = _products(displacement, away, share)
+    remaining = square - share * product
+    if remaining < SMALL * square:
+        remaining = 0.0
+        for _, (own, anchor) in blocks(displacement.unsqueeze(0), away):
+            rest = own.sub_(anchor, alpha=share)
+            remaining += float(rest @ rest)
     norm, remainder = math.sqrt(square), math.sqrt(remaining)
-    result = torch.zeros_like(displacement)
     # Deviation: the authors' code divides by the norm of whatever remains, however little that is.
     if remainder <= VANISHING * norm:
-        return result
+        return torch.zeros_like(displacement)
+    result = torch.empty_like(displacement)
     scale = norm / remainder if rescale else 1.0  # Alg. 1, line 17
-    for part in blocks(len(displacement), rows=3):
-        result[part] = scale * (displacement[part].double() - share * away[part].double())
+    for part, (own, anchor) in blocks(displacement.unsqueeze(0), away):
+        result[part] = own.sub_(anchor, alpha=share).mul_(scale)
     return result
-
-
-def _products(displacement: Tensor, away: Tensor, share: float) -> tuple[float, float, float]:
-    """Of v = displacement − share · away and ``away``: v·v, v·away and away·away."""
-    square = product = reach = 0.0
-    for part in blocks(len(displacement), rows=3):
-        anchor = away[part].double()
-        rest = displacement[part].double() - share * anchor
-        square += float(rest @ rest)
-        product += float(rest @ anchor)
-        reach += float(anchor @ anchor)
-    return square, product, reach
