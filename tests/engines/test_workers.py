@@ -127,18 +127,19 @@ def test_workers_die_with_a_killed_parent_and_leave_no_shared_memory(moment, tmp
         "with Parallel(network('mlp'), holdings('mlp'), workers=3) as federation:\n"
         "    while federation.train(jobs(epochs=20)): print('round', flush=True)\n"
     )
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    workers = children(process.pid)
-    assert len(workers) == 3
-    # What has no name in a file system cannot outlive its processes.
-    maps = [Path(f"/proc/{worker}/maps").read_text() for worker in workers]
-    assert all("/memfd:fedunlearn (deleted)" in mapped and "/dev/shm/" not in mapped for mapped in maps)
-    time.sleep(moment)
-    process.kill()
-    process.stdout.close()
-    process.wait()
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            workers = children(process.pid)
+            assert len(workers) == 3
+            # What has no name in a file system cannot outlive its processes.
+            maps = [Path(f"/proc/{worker}/maps").read_text() for worker in workers]
+            assert all("/memfd:fedunlearn (deleted)" in mapped for mapped in maps)
+            assert not any("/dev/shm/" in mapped for mapped in maps)
+            time.sleep(moment)
+        finally:
+            process.kill()
     deadline = time.monotonic() + 5
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.01)
