@@ -5,9 +5,10 @@ PYTEST_ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv-peers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo test check gate bench clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +25,14 @@ check: $(READY)  ## look at style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+gate: $(READY)  ## make sure that worker processes still pay
+	$(BIN)/python -m pytest -m speed tests/speed
+
+bench: $(READY) $(PEERS)  ## measure speed, memory and other simulators; takes half an hour, writes runs/bench
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks runs/bench $(if $(wildcard $(PEERS)),--peers .venv-peers/bin/python)
+
 clean:  ## remove the environment and everything that can be made again; keeps runs/
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info
 
@@ -34,3 +41,9 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[report,dev]'
 	@touch $@
+
+# Other simulators, for comparison only; without them the rest is measured all the same.
+$(PEERS): benchmarks/peers/requirements.txt
+	@echo "Preparing .venv-peers (1.8 GB)."
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check -r $< && touch $@ || echo "no peers"

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedunlearn import ClientData, Examples, Job, flatten
+from fedunlearn import ClientData, Examples, Job, flatten, objective
 from fedunlearn.local import Learner
+from fedunlearn.objectives import Minimise
 from fedunlearn.seeds import generator
 
 torch.set_num_threads(1)
@@ -108,3 +109,66 @@ def test_frozen_parameters_are_no_part_of_the_vector():
     model[0].weight.requires_grad_(False)
     reply = Learner(model).train(examples(), job(model))
     assert len(reply.displacement) == 8 + 3 * 8 + 3
+
+
+def test_a_step_of_a_perceptron_allocates_little():
+    model = nn.Sequential(nn.Linear(50, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 3))
+    random = generator("allocations")
+    data = Examples(torch.randn(100, 50, generator=random), torch.zeros(100, dtype=torch.int64))
+    learner, task, out = Learner(model), job(model, batch_size=10), flatten(model)
+    learner.train(data, task, out=out)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profiler:
+        learner.train(data, task, out=out)
+    allocated = [event.cpu_memory_usage for event in profiler.events() if event.name == "[memory]"]
+    steps, most = 10, max(allocated)
+    assert sum(size > 0 for size in allocated) <= 25 * steps
+    # Gradients are summed where they are: nothing is as large as a matrix of weights.
+    assert most < 300 * 300 * 4
+
+
+def test_convolutions_get_channels_last_unless_the_model_calls_view():
+    class Watching(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            layouts.append(x.is_contiguous(memory_format=torch.channels_last))
+            return super().forward(x)
+
+    def last_layout(*tail: nn.Module) -> bool:
+        layouts.clear()
+        model = nn.Sequential(Watching(3, 4, 3), *tail, nn.Linear(4 * 36, 3))
+        data = Examples(torch.randn(6, 3, 8, 8, generator=generator("layout")), torch.arange(6) % 3)
+        Learner(model).train(data, job(model, batch_size=3))
+        return layouts[-1]
+
+    class View(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(len(x), -1)
+
+    layouts: list[bool] = []
+    assert last_layout(nn.Flatten())
+    assert not last_layout(View())
+
+
+def test_projections_after_each_step_keep_their_digits():
+    @objective("test: projected", summary="test")
+    def _projected(arrays):
+        class Projected(Minimise):
+            def project(self, params):
+                return params.clamp(-0.2, 0.2)
+
+        return Projected(nn.functional.cross_entropy)
+
+    model, data = network(), examples(20)
+    reply = Learner(model).train(data, job(model, objective="test: projected"))
+    reference = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for x, y in zip(data.x.split(10), data.y.split(10), strict=True):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(x), y).backward()
+        optimiser.step()
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.clamp_(-0.2, 0.2)
+    assert torch.allclose(flatten(model) - reply.displacement, flatten(reference), atol=1e-6)
+    assert (flatten(model) - reply.displacement).abs().max() <= 0.2 + 1e-6

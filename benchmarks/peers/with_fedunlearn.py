@@ -1,24 +1,17 @@
 """fedunlearn: federated averaging on its engine with as many workers as the third argument says."""
 
-import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from protocol import NAMES, load, serve
 
+sys.path.append(str(Path(__file__).parents[1]))
+from timing import family_cpu
+
 import fedunlearn as fu
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.vectors import views
-
-
-def cpu() -> float:
-    """Seconds of this process and its workers, to the nanosecond."""
-    me = os.getpid()
-    workers = Path(f"/proc/{me}/task/{me}/children").read_text().split()
-    spent = (int(Path(f"/proc/{worker}/schedstat").read_text().split()[0]) for worker in workers)
-    return time.process_time() + sum(spent) / 1e9
 
 
 def main() -> None:
@@ -49,7 +42,7 @@ def main() -> None:
         note,
         play,
         lambda: dict(zip(NAMES, views(state.params, model), strict=True)),
-        cpu=cpu,
+        cpu=family_cpu,
     )
 
 

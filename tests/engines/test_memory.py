@@ -79,3 +79,18 @@ def test_the_displacements_of_retained_clients_are_a_matrix_without_a_copy():
             matrix = retained.matrix()
             assert matrix.data_ptr() == retained["site-0"].displacement.data_ptr()
             assert torch.equal(matrix, torch.stack([reply.displacement for reply in retained.values()]))
+
+
+def test_a_round_copies_the_model_once_and_needs_one_row_for_each_client():
+    data, model = holdings("mlp"), network("mlp")
+    size = flatten(model).nbytes
+    with Parallel(model, data, workers=2) as federation:
+        federation.train({client: Job(flatten(model) * 1, lr=0.1, batch_size=4) for client in data})
+        each_its_own = held(federation._memory)
+    params = flatten(model)
+    with Parallel(model, data, workers=2) as federation:
+        federation.train({client: Job(params, lr=0.1, batch_size=4) for client in data})
+        shared = held(federation._memory)
+    page = 4096 + 64 * len(data)
+    assert shared <= (1 + len(data)) * size + page
+    assert 2 * len(data) * size <= each_its_own <= 2 * len(data) * size + page

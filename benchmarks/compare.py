@@ -1,0 +1,107 @@
+"""Other simulators on the identical perceptron workload, round by round in turns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from timing import figures
+from workloads import BATCH, holdings, network
+
+PEERS = Path(__file__).parent / "peers"
+NAMES = ("w0", "b0", "w1", "b1", "w2", "b2")
+
+
+class Contestant:
+    """A process that plays a round whenever it is told to."""
+
+    def __init__(self, python: str, script: str, workload: Path, *options: str) -> None:
+        self.result = workload.with_name(f"{script}{'-'.join(options)}.safetensors")
+        self.process = subprocess.Popen(
+            [python, str(PEERS / script), str(workload), str(self.result), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.about = self._hear()
+
+    def play(self) -> tuple[float, float]:
+        self._say("round")
+        answer = self._hear()
+        return float(answer["wall"]), float(answer["cpu"])
+
+    def stop(self) -> dict[str, torch.Tensor]:
+        self._say("stop")
+        if self.process.wait(120):
+            raise RuntimeError(f"{self.about['name']} ended with code {self.process.returncode}")
+        return load_file(self.result)
+
+    def _say(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def _hear(self) -> dict[str, str | float]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args} ended without an answer")
+        heard: dict[str, str | float] = json.loads(line)
+        return heard
+
+
+def compare(
+    python: str, scripts: Sequence[str], repeats: int, workers: Sequence[int], samples: int = 60_000
+) -> list[dict[str, object]]:
+    """Seconds of each contestant, and how far its final model is from that of a plain PyTorch loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        workload = _write(Path(folder) / "workload.safetensors", samples)
+        players = [Contestant(python, script, workload) for script in scripts]
+        players += [
+            Contestant(sys.executable, "with_fedunlearn.py", workload, str(count)) for count in workers
+        ]
+        try:
+            times: list[list[tuple[float, float]]] = [[] for _ in players]
+            for turn in range(repeats + 1):
+                for player, seconds in zip(players, times, strict=True):
+                    played = player.play()
+                    if turn:
+                        seconds.append(played)
+            models = [player.stop() for player in players]
+        finally:
+            for player in players:
+                player.process.kill()
+                player.process.wait()
+    return [
+        {
+            **player.about,
+            **figures(seconds),
+            "each": seconds,
+            "difference": max(float((model[name] - models[0][name]).abs().max()) for name in NAMES),
+        }
+        for player, seconds, model in zip(players, times, models, strict=True)
+    ]
+
+
+def _write(path: Path, samples: int) -> Path:
+    data = holdings("mlp", samples, 10).values()
+    params = dict(zip(NAMES, (p.detach().clone() for p in network("mlp").parameters()), strict=True))
+    sizes = torch.tensor([0, *(len(held.train.y) for held in data)])
+    save_file(
+        {
+            "x": torch.cat([held.train.x for held in data]).flatten(1),
+            "y": torch.cat([held.train.y for held in data]),
+            "bounds": sizes.cumsum(0),
+            **params,
+        },
+        path,
+        metadata={"lr": "0.05", "batch_size": str(BATCH)},
+    )
+    return path

@@ -1,0 +1,45 @@
+"""Federations of a given size, of random numbers: time does not depend on what pictures show."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedunlearn import ClientData, Examples, Job, flatten
+from fedunlearn.models import build
+
+SHAPES = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (3, 32, 32), "nfresnet18": (3, 32, 32)}
+BATCH = 200
+
+
+def network(name: str) -> nn.Module:
+    return build(name, 10, SHAPES[name], 1)
+
+
+def holdings(name: str, samples: int, clients: int) -> dict[str, ClientData]:
+    """Samples shared out evenly; a sixth as many are evaluated on."""
+    random = torch.Generator().manual_seed(1)
+    x = torch.rand(samples, *SHAPES[name], generator=random)
+    y = torch.randint(0, 10, (samples,), generator=random)
+    size = samples // clients
+    held = {}
+    for number in range(clients):
+        mine = Examples(*(part[number * size : (number + 1) * size] for part in (x, y)))
+        tested = Examples(mine.x[: max(1, size // 6)], mine.y[: max(1, size // 6)])
+        held[f"client-{number:04}"] = ClientData(mine, {"test": tested})
+    return held
+
+
+def jobs(model: nn.Module, data: dict[str, ClientData]) -> dict[str, Job]:
+    params = flatten(model)
+    return {client: Job(params, lr=0.05, batch_size=BATCH, seed=number) for number, client in enumerate(data)}
+
+
+def flop(name: str) -> float:
+    """Of one training sample: what forward and backward passes need, optimiser and activations left out."""
+    model, x = network(name), torch.rand(2, *SHAPES[name])
+    with FlopCounterMode(display=False) as counter:
+        cross_entropy(model(x), torch.tensor([0, 1])).backward()
+    return counter.get_total_flops() / 2
