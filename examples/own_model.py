@@ -19,12 +19,13 @@ def client(shift: int) -> fu.ClientData:
 
 clients = {f"site-{number}": client(shift=2 * (number == 0)) for number in range(5)}
 model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
-federation, training = fu.Sequential(model, clients), fu.LocalTraining(batch_size=50)
+training = fu.LocalTraining(batch_size=50)
 request = fu.Request(fu.flatten(model), tuple(clients), targets=("site-0",))
-
-trained = fu.unlearn([Pretraining(40, 0.1)], request, federation, training=training)
 phases = fu.method["fedosd"](fu.Schedule(20, 0.05, 10, 0.02))
-outcome = fu.unlearn(phases, request.starting_from(trained.state), federation, training=training)
+
+with fu.simulate(model, clients) as federation:
+    trained = fu.unlearn([Pretraining(40, 0.1)], request, federation, training=training)
+    outcome = fu.unlearn(phases, request.starting_from(trained.state), federation, training=training)
 for row in (outcome.metrics[0], outcome.metrics[20], outcome.metrics[-1]):
     print(
         f"{row['stage']:<14} forgotten client {row['target_acc']:.2f}   retained clients {row['r_acc']:.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,8 +28,10 @@ from .types import (
     Progress,
     Replies,
     Request,
+    Stage,
     State,
     Status,
+    Vector,
 )
 
 
@@ -136,7 +139,7 @@ def _round(
         "distance": distance(after.params, request.params),
     }
     kept = replies.of(request.retained)
-    if kept and not after.status.failed:
+    if kept and not after.status.failed and phase.stage is not Stage.PRETRAINING:
         metrics["conflicts"] = conflicts(kept.matrix(), after.params - before.params)
     metrics |= measure.training(replies, request)
     metrics |= measure.cost(jobs, replies, time.perf_counter() - started)
@@ -154,16 +157,22 @@ def _heard(
             Status.MISSING_REPLY, f"nobody answered in round {state.round + 1} of {phase.stage}: resume later"
         )
     for client, reply in replies.items():
-        if not bool(reply.displacement.isfinite().all()):
+        if not _finite(reply.displacement):
             return _diverged(phase, state, f"{client} sent an update that is not finite")
     after = phase.tell(request, state, replies)
-    if not bool(after.params.isfinite().all()):
+    if not _finite(after.params):
         return _diverged(phase, state, "the step is not finite")
     if after.status.failed:
         return replace(after, round=state.round)
     return replace(
         after, round=state.round + 1, buffers=_merge(replies.of(phase.speakers(request)), state.buffers)
     )
+
+
+def _finite(vector: Vector) -> bool:
+    """By its extremes: one pass, without a vector of truth values."""
+    least, most = vector.aminmax()
+    return math.isfinite(least) and math.isfinite(most)
 
 
 def _diverged(phase: Phase, state: State, what: str) -> State:
