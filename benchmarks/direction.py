@@ -1,19 +1,18 @@
 """The server's side at scale: how long the direction takes, how exact it is, and what memory it needs.
 
-``python benchmarks/direction.py`` prints two tables in Markdown. Times are of one thread; a pass is one read
-of all rows G, the faster of ``G.sum()`` and ``G @ v`` in the same run, and all candidates take turns.
+Times are of one thread; a pass is one read of all rows G, the faster of ``G.sum()`` and ``G @ v`` in the same
+run, and all candidates take turns.
 """
 
 from __future__ import annotations
 
 import re
-import statistics
 import time
-from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from timing import take_turns
 from torch import Tensor
 
 from fedunlearn.maths import conflicts, orthogonal_direction, project_off
@@ -68,7 +67,7 @@ def _measure(clients: int, parameters: int) -> dict[str, float]:
 
     work = clients**2 * parameters
     repeats = 15 if work < 1e9 else 5 if work < 1e11 else 3
-    times = _take_turns(
+    times = take_turns(
         repeats,
         {
             "sum": lambda: retain.sum(),
@@ -85,21 +84,6 @@ def _measure(clients: int, parameters: int) -> dict[str, float]:
         result |= {f"{name}_{kind}": value for kind, value in times[name].items()}
         result[f"{name}_passes"] = times[name]["cpu"] / one
     return result | {"max_cosine": step.max_cosine, "megabytes": extra}
-
-
-def _take_turns(repeats: int, candidates: Mapping[str, Callable[[], object]]) -> dict[str, dict[str, float]]:
-    cpu: dict[str, list[float]] = {name: [] for name in candidates}
-    wall: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repeats):
-        for name, candidate in candidates.items():
-            begin = time.process_time(), time.perf_counter()
-            candidate()
-            cpu[name].append(time.process_time() - begin[0])
-            wall[name].append(time.perf_counter() - begin[1])
-    return {
-        name: {"cpu": min(cpu[name]), "cpu_median": statistics.median(cpu[name]), "wall": min(wall[name])}
-        for name in candidates
-    }
 
 
 def _status(field: str) -> float:
@@ -130,28 +114,3 @@ def _regime(name: str, clients: int, parameters: int) -> tuple[Tensor, Tensor]:
         case "norms 1e-8..1e8":
             rows *= torch.logspace(-8, 8, clients).unsqueeze(1)
     return forget, rows
-
-
-def main() -> None:
-    heads = ["m", "D", "pass ms", "direction ms", "median", "wall", "passes", "G @ G.T"]
-    heads += ["project_off, all rows", "conflicts", "max cos", "MB beyond G"]
-    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    for shape in GRID:
-        row = measure([shape])[0]
-        cells = [f"{row['clients']}", f"{row['parameters']:,}", f"{1e3 * row['pass']:.2f}"]
-        cells += [
-            f"{1e3 * row[name]:.1f}" for name in ("direction_cpu", "direction_cpu_median", "direction_wall")
-        ]
-        cells += [
-            f"{row[f'{name}_passes']:.1f}" for name in ("direction", "gram", "project_off", "conflicts")
-        ]
-        cells += [f"{row['max_cosine']:.1e}", f"{row['megabytes']:.0f}"]
-        print("| " + " | ".join(cells) + " |", flush=True)
-    print("\n| regime (m=10, D=478,410) | max cos | rank | CPU ms |\n|---|---|---|---|")
-    for each in accuracy():
-        milliseconds = 1e3 * float(each["cpu"])
-        print(f"| {each['regime']} | {each['cosine']:.1e} | {each['rank']} | {milliseconds:.0f} |")
-
-
-if __name__ == "__main__":
-    main()

@@ -12,8 +12,8 @@ from workloads import flop, holdings, jobs, network
 
 from fedunlearn import Parallel, Sequential
 
-SAMPLES = {"mlp": 60_000, "lenet5": 12_000, "cnn": 4_000, "nfresnet18": 800}
-"""Of a round, among 10 clients; the perceptron's is full size, the others are whole batches."""
+SIZES = {"mlp": (60_000, 10), "lenet5": (12_000, 10), "cnn": (4_000, 10), "nfresnet18": (800, 4)}
+"""Samples of a round, and clients; the perceptron's is full size, the others are whole batches."""
 
 BUSY = "while True: sum(range(10_000))"
 
@@ -21,8 +21,8 @@ BUSY = "while True: sum(range(10_000))"
 def measure(name: str, repeats: int) -> dict[str, object]:
     """Sequential, one worker and one worker for each core, and the GEMM peak in the same turns."""
     torch.set_num_threads(1)
-    cores, samples = len(os.sched_getaffinity(0)), SAMPLES[name]
-    model, data = network(name), holdings(name, samples, 10)
+    cores, (samples, clients) = len(os.sched_getaffinity(0)), SIZES[name]
+    model, data = network(name), holdings(name, samples, clients)
     asked, useful = jobs(model, data), samples * flop(name)
     sequential = Sequential(model, data)
     with Parallel(model, data, workers=1) as one, Parallel(model, data, workers=cores) as many:
@@ -53,7 +53,7 @@ def measure(name: str, repeats: int) -> dict[str, object]:
 def under_load(repeats: int, processes: int = 2) -> dict[str, float]:
     """Median full-size perceptron round, quiet and with other processes busy, in turns of five rounds."""
     torch.set_num_threads(1)
-    model, data = network("mlp"), holdings("mlp", SAMPLES["mlp"], 10)
+    model, data = network("mlp"), holdings("mlp", *SIZES["mlp"])
     asked = jobs(model, data)
     quiet: list[float] = []
     busy: list[float] = []

@@ -20,6 +20,7 @@ SHAPES = {
     "nfresnet18": (3, 8, 8),
     "batch norm": (3, 8, 8),
     "calls view": (3, 8, 8),
+    "counts and draws": (3, 8, 8),
 }
 
 
@@ -34,6 +35,20 @@ class CallsView(nn.Module):
         return self.dense(self.convolution(x).view(len(x), -1))
 
 
+class CountsAndDraws(nn.Module):
+    """Changes with every call, and is random even in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.dense = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        hidden = nn.functional.dropout(self.convolution(x).flatten(1), 0.3, training=True)
+        return self.dense(hidden) * (1 + 0.1 * self.calls)
+
+
 def network(name: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -41,6 +56,8 @@ def network(name: str) -> nn.Module:
             return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
         if name == "calls view":
             return CallsView()
+        if name == "counts and draws":
+            return CountsAndDraws()
     return build(name, 3, SHAPES[name], 1)
 
 

@@ -172,3 +172,65 @@ def test_projections_after_each_step_keep_their_digits():
                 parameter.clamp_(-0.2, 0.2)
     assert torch.allclose(flatten(model) - reply.displacement, flatten(reference), atol=1e-6)
     assert (flatten(model) - reply.displacement).abs().max() <= 0.2 + 1e-6
+
+
+def plain_sgd(model: nn.Module, data: Examples, loss) -> torch.Tensor:
+    reference = copy.deepcopy(model)
+    for x, y in zip(data.x.split(10), data.y.split(10), strict=True):
+        gradients = torch.autograd.grad(loss(reference, x, y), list(reference.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(reference.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    return flatten(reference)
+
+
+def attack(model: nn.Module, x: torch.Tensor, y: torch.Tensor, inside) -> torch.Tensor:
+    """Loss on inputs moved along their own gradient."""
+    x = x.clone().requires_grad_()
+    return nn.functional.cross_entropy(model((x + 0.5 * inside(model, x, y)).detach()), y)
+
+
+def by_grad(model, x, y):
+    return torch.autograd.grad(nn.functional.cross_entropy(model(x), y), x)[0]
+
+
+def by_backward(model, x, y):
+    nn.functional.cross_entropy(model(x), y).backward()
+    moved = x.grad
+    model.zero_grad()
+    return moved
+
+
+def penalised(model, x, y):
+    loss = nn.functional.cross_entropy(model(x), y)
+    slopes = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    return loss + sum(slope.square().sum() for slope in slopes)
+
+
+LOSSES = {
+    "grad": lambda model, x, y: attack(model, x, y, by_grad),
+    "backward": lambda model, x, y: attack(model, x, y, by_backward),
+    "penalty": penalised,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_objective_may_use_gradients_of_its_own(name):
+    @objective(f"test: {name}", summary="test")
+    def _own(arrays):
+        class Own(Minimise):
+            def loss(self, model, x, y):
+                return LOSSES[name](model, x, y)
+
+        return Own(nn.functional.cross_entropy)
+
+    random = generator("own gradients")
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
+    data = examples(20)
+    reply = Learner(model).train(data, job(model, objective=f"test: {name}"))
+    assert torch.allclose(
+        flatten(model) - reply.displacement, plain_sgd(model, data, LOSSES[name]), atol=1e-5
+    )

@@ -58,6 +58,23 @@ def test_gradients_are_summed_where_they_are():
     assert all(place.any() for place in places)
 
 
+def shared() -> nn.Sequential:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(6, 4))
+
+
+def tied() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))
+    model[2].weight = model[0].weight
+    return model
+
+
+def patched() -> nn.Sequential:
+    model = perceptron()
+    model[1].forward = lambda x: x
+    return model
+
+
 def watched(model: nn.Sequential) -> nn.Sequential:
     model[1].register_forward_hook(lambda *_: None)
     return model
@@ -79,9 +96,18 @@ def frozen(model: nn.Sequential) -> nn.Sequential:
         nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU()),
         nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 4)),
         nn.Sequential(nn.Flatten(0), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4)),
+        shared(),
+        tied(),
+        patched(),
         watched(perceptron()),
         frozen(perceptron()),
     ],
 )
 def test_what_is_not_quite_a_perceptron_is_left_alone(model):
     assert fused(model) is model
+
+
+def test_inputs_that_are_no_rows_of_numbers_take_the_ordinary_way():
+    model, x = perceptron(flatten=False), torch.ones(2, 5, 6)
+    assert torch.equal(fused(model)(x), model(x))
+    assert torch.equal(fused(model)(x[0, 0]), model(x[0, 0]))

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
+import torch
 from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -325,7 +326,7 @@ def pretrained(
             "training": asdict(setting.training),
             "lr": plan.lr,
             "seed": setting.seed,
-            "arithmetic": [setting.experiment.device, setting.experiment.precision],
+            "arithmetic": _arithmetic(setting.experiment),
             **{key: made_with[key] for key in DECISIVE},
         }
     )
@@ -385,7 +386,12 @@ def perform(
             omega0.params, tuple(clients), setting.population.targets, setting.fresh, omega0.buffers
         )
         identity = fingerprint(
-            {"config": config, "omega0": model_hash(omega0), **{key: made_with[key] for key in DECISIVE}}
+            {
+                "config": config,
+                "omega0": model_hash(omega0),
+                "arithmetic": _arithmetic(experiment),
+                **{key: made_with[key] for key in DECISIVE},
+            }
         )
         with (
             Recorder(folder, identity, seconds=checkpoint_seconds) as recorder,
@@ -430,6 +436,12 @@ def cache_directory() -> Path:
     return Path(named) if named else user_cache_path("fedunlearn")
 
 
+def _arithmetic(experiment: Experiment) -> list[str]:
+    """What computes, and in which numbers."""
+    card = [torch.cuda.get_device_name()] if experiment.device == "cuda" else []
+    return [experiment.device, experiment.precision, *card]
+
+
 def _watched(population: Population) -> tuple[ClientId, ...]:
     """The clients behind the targets, measured from the start; none where that is everybody."""
     real = {target.partition("#")[0] for target in population.targets}
@@ -440,7 +452,9 @@ def _claim(folder: Path, config: Mapping[str, Any]) -> None:
     """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished."""
     if not (folder / "experiment.json").exists():
         write_json(folder / "experiment.json", config)
-    elif _recall(folder, "experiment.json") != config:
+    elif (begun := _recall(folder, "experiment.json")) != config:
+        if check(begun, str(folder)) == check(config, str(folder)):
+            raise FedUnlearnError(f"the run in {folder} was begun by an older fedunlearn: run it anew")
         raise FedUnlearnError(
             f"{folder} holds a run with another configuration: choose another folder with --out"
         )

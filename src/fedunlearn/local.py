@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -59,16 +59,27 @@ class Learner:
         origin = start = job.params.to(self._device)
         out = self.empty(1)[0] if out is None else out
         gradients = out.zero_().to(self._device)
-        goal = objective[job.objective or LocalTraining.objective](job.arrays)
-        model = self._fused if isinstance(goal, Minimise) else self._module
+        parameters, pieces = vectors.trainable(self._module), vectors.views(gradients, self._module)
+        goal = objective[job.objective or LocalTraining.objective](
+            {name: array.to(self._device) for name, array in job.arrays.items()}
+        )
+        # A criterion of the output alone; any other objective may use gradients of its own meanwhile.
+        simple = type(goal) is Minimise
         batches = list(zip(examples.x.split(job.batch_size), examples.y.split(job.batch_size), strict=True))
         losses: list[Tensor] = []
-        with self._seeded(job.seed), self._summing(gradients):
+        with self._seeded(job.seed), self._summing(pieces if simple else []):
             for _ in range(job.epochs):
                 for x, y in batches:
                     with self._arithmetic():
-                        loss = goal.loss(model, self._input(x), y.to(self._device))
-                    loss.backward()
+                        loss = goal.loss(
+                            self._fused if simple else self._module, self._input(x), y.to(self._device)
+                        )
+                    if simple:
+                        loss.backward()
+                    else:
+                        torch._foreach_add_(
+                            pieces, torch.autograd.grad(loss, parameters, materialize_grads=True)
+                        )
                     torch.sub(start, gradients, alpha=job.lr, out=self._params)
                     projected = goal.project(self._params)
                     if projected is not self._params:
@@ -92,7 +103,7 @@ class Learner:
         self._load(params, buffers)
         self._module.eval()
         scores: dict[str, float] = {}
-        with torch.inference_mode(), self._arithmetic():
+        with torch.inference_mode(), self._seeded(0), self._arithmetic():
             for name, (x, y) in data.evaluations.items():
                 correct = loss = 0.0
                 for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
@@ -124,10 +135,10 @@ class Learner:
                 yield
 
     @contextmanager
-    def _summing(self, gradients: Vector) -> Iterator[None]:
-        """Lets backward passes add their gradients to the vector."""
+    def _summing(self, pieces: Sequence[Tensor]) -> Iterator[None]:
+        """Lets backward passes add the gradient of each parameter to its piece."""
         parameters = vectors.trainable(self._module)
-        for parameter, piece in zip(parameters, vectors.views(gradients, self._module), strict=True):
+        for parameter, piece in zip(parameters, pieces, strict=False):
             parameter.grad = piece
         try:
             yield
@@ -144,19 +155,18 @@ class Learner:
         if x.ndim != 4:
             return x.to(self._device)
         if self._layout is None:
-            self._layout = self._fastest_layout(x[:1].to(self._device))
+            self._layout = self._fastest_layout(x.shape[1:])
         return x.to(self._device, memory_format=self._layout)
 
-    def _fastest_layout(self, x: Tensor) -> torch.memory_format:
+    def _fastest_layout(self, shape: torch.Size) -> torch.memory_format:
         """Channels-last makes convolutions faster, but a model that calls ``view`` cannot read it."""
         if not any(isinstance(layer, nn.Conv2d) for layer in self._module.modules()):
             return torch.preserve_format
-        training = self._module.training
+        trial, x = copy.deepcopy(self._module), torch.zeros(2, *shape, device=self._device)
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                self._module.eval()(x.to(memory_format=torch.channels_last))
-        except RuntimeError:
+                for training in (True, False):
+                    trial.train(training)(x.to(memory_format=torch.channels_last))
+        except (RuntimeError, ValueError):
             return torch.contiguous_format
-        finally:
-            self._module.train(training)
         return torch.channels_last

@@ -28,25 +28,29 @@ def fused(model: nn.Module) -> nn.Module:
         or not all(type(layer) is nn.Linear and layer.bias is not None for layer in dense)
         or not all(type(layer) is nn.ReLU for layer in between)
         or not all(parameter.requires_grad for parameter in model.parameters())
+        or len(list(model.parameters())) < 2 * len(dense)  # some are shared
     ):
         return model
-    return _Perceptron(model)
+    return _Perceptron(model, flatten)
 
 
 def _observed(module: nn.Module) -> bool:
-    """Whether somebody wants to be told when the module runs."""
-    return any(
+    """Whether somebody wants to be told when the module runs, or runs something else."""
+    return "forward" in vars(module) or any(
         getattr(module, hooks)
         for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     )
 
 
 class _Perceptron(nn.Module):
-    def __init__(self, layers: nn.Sequential) -> None:
+    def __init__(self, layers: nn.Sequential, flatten: bool) -> None:
         super().__init__()
-        self.layers = layers
+        self.layers, self.flatten = layers, flatten
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or (x.ndim > 2 and not self.flatten):
+            plain: Tensor = self.layers(x)
+            return plain
         output: Tensor = _Layers.apply(x.flatten(1), *self.layers.parameters())  # type: ignore[no-untyped-call]
         return output
 

@@ -29,6 +29,15 @@ def test_room_that_somebody_still_reads_is_left_alone():
     assert held(memory) == 2 * 4096
 
 
+def test_who_keeps_a_little_does_not_keep_a_lot():
+    memory = SharedMemory()
+    kept = []
+    for _ in range(20):
+        memory.take((torch.float32, (1_000_000,)))
+        kept.append(memory.take((torch.float32, (1000,)))[0][1])
+    assert held(memory) <= 4_001_792 + 20 * 4096
+
+
 def test_tensors_of_all_types_and_shapes_lie_side_by_side():
     memory = SharedMemory()
     wanted = [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sys
 
 import pytest
@@ -66,6 +67,23 @@ def test_an_unknown_device_is_refused():
         engine(device="cdua")
 
 
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(FedUnlearnError, match="unknown precision 'float32'"):
+        engine(precision="float32")
+
+
+def test_a_system_that_gives_no_more_files_is_explained_in_a_line():
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, allowed[1]))
+    try:
+        with pytest.warns(
+            UserWarning, match=r"because worker processes do not work here \(.*Too many open files"
+        ):
+            assert engine(workers=2) is Sequential
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+
+
 def test_no_workers_are_refused():
     with pytest.raises(FedUnlearnError, match="0 workers cannot work: use 1 or more"):
         engine(workers=0)
@@ -75,7 +93,7 @@ def test_no_workers_are_refused():
     ("trial", "said"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", r"was killed \(SIGILL\): use 'fp32'"),
-        ("raise RuntimeError('no kernel')", r"failed \(RuntimeError: no kernel\): use 'fp32'"),
+        ("raise RuntimeError('no kernel')", r"ended with code 1 \(RuntimeError: no kernel\): use 'fp32'"),
     ],
 )
 def test_reduced_precision_is_tried_in_a_process_of_its_own(trial, said, monkeypatch):

@@ -47,7 +47,7 @@ def test_a_dead_worker_is_reported_and_its_round_is_done_again(tmp_path):
     model.register_forward_pre_hook(die_once)
     with (
         Parallel(model, holdings("mlp"), workers=2) as federation,
-        pytest.warns(UserWarning, match=r"was killed \(SIGKILL\); its round is done again"),
+        pytest.warns(UserWarning, match=r"worker process \d+ was killed \(SIGKILL\); its round is done"),
     ):
         outcome = forget("fedosd", "mlp", federation)
     assert same(outcome, forget("fedosd", "mlp", Sequential(model, holdings("mlp"))))
@@ -64,14 +64,14 @@ def test_a_worker_killed_between_rounds_is_replaced():
     assert all(torch.equal(first[c].displacement, second[c].displacement) for c in first)
 
 
-@pytest.mark.filterwarnings("ignore:a worker process")
+@pytest.mark.filterwarnings("ignore:worker process")
 def test_workers_that_always_die_end_the_run_with_a_reason():
     model, parent = network("mlp"), os.getpid()
     model.register_forward_pre_hook(lambda *_: os._exit(7) if os.getpid() != parent else None)
     with (
         Parallel(model, holdings("mlp"), workers=2) as federation,
         pytest.raises(
-            FedUnlearnError, match=r"3 times in one round, .* ended with code 7: use fewer workers"
+            FedUnlearnError, match=r"3 times in one round \(.* ended with code 7\): use fewer workers"
         ),
     ):
         federation.train(jobs())
@@ -164,3 +164,55 @@ def test_a_parent_that_used_several_threads_can_still_fork(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "done\n"
+
+
+def test_workers_die_with_their_parent_though_another_child_lives_on(tmp_path):
+    script = tmp_path / "helper.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}\n"
+        "from test_workers import *\n"
+        "with Parallel(network('mlp'), holdings('mlp'), workers=2) as federation:\n"
+        "    federation.start()\n"
+        "    workers = children(os.getpid())\n"
+        "    if helper := os.fork():\n"
+        "        print(helper, *workers, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        helper, *workers = map(int, process.stdout.readline().split())
+        process.kill()
+        deadline = time.monotonic() + 5
+        while any(map(alive, workers)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert alive(helper)
+        assert not any(map(alive, workers))
+        os.kill(helper, signal.SIGKILL)
+
+
+def test_an_engine_serves_the_process_that_made_it():
+    with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
+        expected = federation.train(jobs())
+        child = os.fork()
+        if child == 0:
+            try:
+                federation.train(jobs())
+            except FedUnlearnError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        again = federation.train(jobs())
+    assert all(torch.equal(expected[c].displacement, again[c].displacement) for c in expected)
+
+
+def test_an_objective_registered_later_is_known_to_the_workers():
+    with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
+        federation.train(jobs())
+
+        @objective("test: later", summary="test")
+        def _later(arrays):
+            return objective["uce"](arrays)
+
+        later = federation.train(jobs(objective="test: later"))
+        expected = federation.train(jobs(objective="uce"))
+    assert all(torch.equal(later[c].displacement, expected[c].displacement) for c in expected)

@@ -53,7 +53,7 @@ class SharedMemory:
                 Place(start + offset, str(dtype).removeprefix("torch."), shape),
                 _view(region, offset, dtype, shape),
             )
-            for offset, (dtype, shape) in zip(ends, tensors, strict=False)
+            for offset, (dtype, shape) in zip(ends[:-1], tensors, strict=True)
         ]
 
     def see(self, place: Place) -> Tensor:
@@ -64,10 +64,12 @@ class SharedMemory:
         return _view(self._seen, place.offset, dtype, place.shape)
 
     def _region(self, size: int) -> tuple[int, mmap.mmap]:
-        free = [region for region in self._regions if region.user() is None and region.size >= size]
+        # Not in a much larger one: who keeps a little would keep it all.
+        free = [r for r in self._regions if r.user() is None and size <= r.size <= 2 * size]
         if free:
-            start, room, _ = free[0]
-            self._regions.remove(free[0])
+            taken = min(free, key=lambda region: region.size)
+            start, room, _ = taken
+            self._regions.remove(taken)
         else:
             start, room = self._size, size
             self._size += size
@@ -99,4 +101,5 @@ def _view(memory: mmap.mmap, offset: int, dtype: torch.dtype, shape: Sequence[in
 
 
 def _up(number: int, multiple: int) -> int:
+    """The next multiple, at least one: nothing cannot be mapped."""
     return -(-max(number, 1) // multiple) * multiple

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import get_args
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from ..registry import did_you_mean
 from ..types import ClientData, ClientId, Federation, FedUnlearnError, Precision
 from .parallel import Parallel
 from .sequential import Sequential
+from .workers import ending
 
 DEVICES = ("cpu", "cuda", "mps")
 
@@ -51,7 +52,14 @@ def simulate(
     if device == "cpu" and count > 1:
         obstacle = _obstacle()
         if obstacle is None:
-            return Parallel(model, data, workers=count, precision=precision)
+            engine = Parallel(model, data, workers=count, precision=precision)
+            try:
+                engine.start()
+            except (OSError, RuntimeError) as error:
+                engine.close()
+                obstacle = f"worker processes do not work here ({str(error).splitlines()[-1]})"
+            else:
+                return engine
         warnings.warn(f"clients train one after the other, because {obstacle}", stacklevel=2)
     elif device == "cpu" and workers is None:
         warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
@@ -62,6 +70,10 @@ def require(device: str, precision: Precision) -> None:
     """Refuses a device that is not here, or arithmetic that would end the process."""
     if device not in DEVICES:
         raise FedUnlearnError(f"unknown device {device!r}{did_you_mean(device, DEVICES)}")
+    if precision not in get_args(Precision):
+        raise FedUnlearnError(
+            f"unknown precision {precision!r}{did_you_mean(precision, get_args(Precision))}"
+        )
     if (device == "cuda" and not torch.cuda.is_available()) or (
         device == "mps" and not torch.backends.mps.is_available()
     ):
@@ -76,10 +88,9 @@ def require(device: str, precision: Precision) -> None:
 def _reduced_precision_fails() -> str | None:
     """How a trial ends, if badly: on some virtual machines an illegal instruction ends the process."""
     trial = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False)
-    if trial.returncode < 0:
-        return f"was killed ({signal.Signals(-trial.returncode).name})"
-    if trial.returncode > 0:
-        return f"failed ({trial.stderr.strip().splitlines()[-1]})"
+    if trial.returncode != 0:
+        said = trial.stderr.strip().splitlines()[-1:]
+        return " ".join([ending(trial.returncode), *(f"({line})" for line in said)])
     return None
 
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import select
 import signal
 import threading
 import traceback
@@ -46,36 +47,40 @@ class Crew:
         self._work = work
         self._queue = Queue()
         self._workers: list[Worker] = []
-        self._abandoned = weakref.finalize(self, _end, self._workers, os.getpid())
+        self._owner = os.getpid()
+        weakref.finalize(self, _end, self._workers, self._owner)
 
     def do(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Answer]:
         """The answer to each task. The largest go first, and whoever is free takes the next.
 
         A task must be repeatable: when a worker dies, all are done again.
         """
+        if os.getpid() != self._owner:
+            raise FedUnlearnError("the workers belong to the process that made this engine: make one here")
         order = sorted(range(len(tasks)), key=lambda number: -sizes[number])
-        for _ in range(ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
+            while len(self._workers) < min(self._size, len(tasks)):
+                self._workers.append(_start(self._work, self._queue))
             try:
                 return self._try(tasks, order)
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):
                 fate = self._fate()
                 self.close()
             except BaseException:
                 self.close()
                 raise
-            warnings.warn(f"a worker process {fate}; its round is done again", stacklevel=2)
+            if attempt < ATTEMPTS:
+                warnings.warn(f"{fate}; its round is done again", stacklevel=2)
         raise FedUnlearnError(
-            f"worker processes ended {ATTEMPTS} times in one round, at last one that {fate}: "
+            f"worker processes ended {ATTEMPTS} times in one round ({fate}): "
             "use fewer workers if memory is short, or a single one to see the cause"
         )
 
     def close(self) -> None:
-        """Ends the workers; they hold nothing that could be lost."""
-        _end(self._workers, os.getpid())
+        """Ends the workers; they hold nothing that could be lost, and others start when needed."""
+        _end(self._workers, self._owner)
 
     def _try(self, tasks: Sequence[Task], order: Sequence[int]) -> list[Answer]:
-        while len(self._workers) < min(self._size, len(tasks)):
-            self._workers.append(_start(self._work, self._queue))
         self._queue.fill(order)
         plan = json.dumps(tasks).encode()
         waiting = [worker.line for worker in self._workers]
@@ -98,9 +103,16 @@ class Crew:
         for process, _ in self._workers:
             process.join(0.2)
             if process.exitcode is not None:
-                code = process.exitcode
-                return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
-        return "hung up"
+                return f"worker process {process.pid} {ending(process.exitcode)}"
+        return "a worker process hung up"
+
+
+def ending(code: int) -> str:
+    """What an exit code says about the end of a process."""
+    if code >= 0:
+        return f"ended with code {code}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was killed ({known.get(-code, f'signal {-code}')})"
 
 
 class Queue:
@@ -127,7 +139,7 @@ class Queue:
 def _start(work: Work, queue: Queue) -> Worker:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(
-        target=_serve, args=(work, queue, theirs), daemon=True
+        target=_serve, args=(work, queue, theirs, os.getpid()), daemon=True
     )
     process.start()
     theirs.close()
@@ -139,18 +151,17 @@ def _end(workers: list[Worker], owner: int) -> None:
         return
     for process, _ in workers:
         process.kill()
-    for process, line in workers:
-        process.join()
-        process.close()
-        line.close()
-    workers.clear()
+    while workers:
+        workers[-1].process.join()
+        workers.pop().line.close()
 
 
-def _serve(work: Work, queue: Queue, line: Connection) -> None:
+def _serve(work: Work, queue: Queue, line: Connection, parent: int) -> None:
     """The life of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    warnings.showwarning = lambda message, *_: _note(message)
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     _keep_freed_memory()
     while True:
@@ -159,6 +170,11 @@ def _serve(work: Work, queue: Queue, line: Connection) -> None:
         while (number := queue.take()) is not None:
             answers.append((number, _attempt(work, tasks[number])))
         line.send_bytes(json.dumps(answers).encode())
+
+
+def _note(message: Warning | str) -> None:
+    # The parent's way to show it may need a lock that one of its threads held at the fork.
+    os.write(2, f"note: {message}\n".encode())
 
 
 def _attempt(work: Work, task: Task) -> Answer:
@@ -170,10 +186,11 @@ def _attempt(work: Work, task: Task) -> Answer:
         return {"failure": f"in a worker process:\n{traceback.format_exc()}", "ours": False}
 
 
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+def _die_with(parent: int) -> None:
+    # Not through a pipe: whatever else the parent forks would hold it open.
+    end = os.pidfd_open(parent)
+    if os.getppid() == parent:
+        select.select([end], [], [])
     os._exit(1)
 
 

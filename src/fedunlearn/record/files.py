@@ -61,7 +61,12 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
     """Writes safetensors with a checksum of tensors and metadata."""
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    contiguous: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        stored = {other.untyped_storage().data_ptr() for other in contiguous.values()}
+        alone = tensor.detach().contiguous()
+        # The format has no views: two tensors of one memory are written one by one.
+        contiguous[name] = alone.clone() if alone.untyped_storage().data_ptr() in stored else alone
     write(path, save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)}))
 
 
