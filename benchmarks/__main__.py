@@ -73,9 +73,11 @@ def _peers(python: str | None) -> Any:
         print("peers left out: name the interpreter of their environment with --peers", file=sys.stderr)
         return None
     return {
-        "one core": compare.compare(python, ["reference.py", "with_pfl.py", "with_fedlab.py"], 10, [1]),
+        "one core": compare.compare(
+            python, ["reference.py", "with_pfl.py", "with_fedlab.py"], 5, workers=1, launches=4
+        ),
         "all cores": compare.compare(
-            python, ["reference.py", "with_flower.py"], 5, [len(os.sched_getaffinity(0))]
+            python, ["reference.py", "with_flower.py"], 5, workers=len(os.sched_getaffinity(0))
         ),
     }
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 200
 
+LINE = 16
+"""Numbers that fill a cache line: matrix products write to the middle of one up to a sixth more slowly."""
+
 
 class Learner:
     """One model on which any number of clients train in turn; the module given stays untouched."""
@@ -45,8 +48,9 @@ class Learner:
         return self._buffers
 
     def empty(self, rows: int) -> Tensor:
-        """Room for that many displacements, one a row."""
-        return self._params.new_empty(rows, len(self._params), device="cpu")
+        """Room for that many displacements, one a row, each of which begins on a cache line."""
+        size = len(self._params)
+        return self._params.new_empty(rows, -(-size // LINE) * LINE, device="cpu")[:, :size]
 
     def train(self, examples: Examples, job: Job, out: Vector | None = None) -> Reply:
         """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i, in ``out`` if given.
