@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 200
 
-LINE = 16
-"""Numbers that fill a cache line: matrix products write to the middle of one up to a sixth more slowly."""
-
 
 class Learner:
     """One model on which any number of clients train in turn; the module given stays untouched."""
@@ -31,6 +28,7 @@ class Learner:
     def __init__(self, module: nn.Module, device: str = "cpu", precision: Precision = "fp32") -> None:
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
+        self._gradients = torch.empty_like(self._params)
         self._fused = fused(self._module) if precision == "fp32" else self._module
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
@@ -48,9 +46,8 @@ class Learner:
         return self._buffers
 
     def empty(self, rows: int) -> Tensor:
-        """Room for that many displacements, one a row, each of which begins on a cache line."""
-        size = len(self._params)
-        return self._params.new_empty(rows, -(-size // LINE) * LINE, device="cpu")[:, :size]
+        """Room for that many displacements, one a row."""
+        return self._params.new_empty(rows, len(self._params), device="cpu")
 
     def train(self, examples: Examples, job: Job, out: Vector | None = None) -> Reply:
         """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i, in ``out`` if given.
@@ -62,7 +59,8 @@ class Learner:
         self._module.train()
         origin = start = job.params.to(self._device)
         out = self.empty(1)[0] if out is None else out
-        gradients = out.zero_().to(self._device)
+        # Not in ``out``: among many clients that is cold memory, and begins in the middle of a cache line.
+        gradients = self._gradients.zero_()
         parameters, pieces = vectors.trainable(self._module), vectors.views(gradients, self._module)
         goal = objective[job.objective or LocalTraining.objective](
             {name: array.to(self._device) for name, array in job.arrays.items()}

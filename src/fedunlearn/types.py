@@ -127,15 +127,14 @@ class Replies(Mapping[ClientId, Reply]):
     def matrix(self) -> Tensor:
         """One displacement a row, to read only: no copy where an engine has laid out the rows like that."""
         rows = [reply.displacement for reply in self.values()]
-        size, places = len(rows[0]), [row.storage_offset() for row in rows]
-        step = places[1] - places[0] if len(rows) > 1 else size
-        regular = (
-            step >= size
-            and len({row.untyped_storage().data_ptr() for row in rows}) == 1
-            and places == [places[0] + number * step for number in range(len(rows))]
-            and all(row.is_contiguous() for row in rows)
+        first, size = rows[0], len(rows[0])
+        together = all(
+            row.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+            and row.storage_offset() == first.storage_offset() + number * size
+            and row.is_contiguous()
+            for number, row in enumerate(rows)
         )
-        return rows[0].as_strided((len(rows), size), (step, 1)) if regular else torch.stack(rows)
+        return first.as_strided((len(rows), size), (size, 1)) if together else torch.stack(rows)
 
     def mean(self) -> Vector:
         """The plain mean of the displacements."""

@@ -100,6 +100,6 @@ def test_a_round_copies_the_model_once_and_needs_one_row_for_each_client():
     with Parallel(model, data, workers=2) as federation:
         federation.train({client: Job(params, lr=0.1, batch_size=4) for client in data})
         shared = held(federation._memory)
-    page = 4096 + 2 * 64 * len(data)
+    page = 4096 + 64 * len(data)
     assert shared <= (1 + len(data)) * size + page
     assert 2 * len(data) * size <= each_its_own <= 2 * len(data) * size + page

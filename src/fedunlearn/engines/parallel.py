@@ -70,11 +70,10 @@ class Parallel:
             for job in jobs.values()
             for tensor in (job.params, *job.arrays.values(), *job.buffers.values())
         )
-        example = self._learner.empty(1)
+        results = [self._learner.empty(1)[0], *self._learner.buffers.values()]
         taken = self._memory.take(
             *((tensor.dtype, tensor.shape) for tensor in given.values()),
-            (example.dtype, (len(jobs), example.stride(0))),
-            *((buffer.dtype, (len(jobs), *buffer.shape)) for buffer in self._learner.buffers.values()),
+            *((tensor.dtype, (len(jobs), *tensor.shape)) for tensor in results),
         )
         places = _fill(taken[: len(given)], given)
         (displacements, matrix), *buffers = taken[len(given) :]
@@ -90,7 +89,7 @@ class Parallel:
         return Replies(
             {
                 client: Reply(
-                    matrix[number, : example.shape[1]],
+                    matrix[number],
                     answer["examples"],
                     answer["metrics"],
                     buffers={
@@ -148,7 +147,7 @@ class _Clients:
         job = Job(
             params, task["objective"], self._see_all(task["arrays"]), buffers, lr, epochs, batch_size, seed
         )
-        reply = self.learner.train(data.train, job, out=self._see(task["displacement"])[: len(params)])
+        reply = self.learner.train(data.train, job, out=self._see(task["displacement"]))
         for place, buffer in zip(task["results"], reply.buffers.values(), strict=True):
             self._see(place).copy_(buffer)
         return {"examples": reply.examples, "metrics": reply.metrics}
