@@ -22,7 +22,7 @@ def main() -> None:
         f"client-{number:04}": fu.ClientData(fu.Examples(x, y))
         for number, (x, y) in enumerate(zip(workload.x, workload.y, strict=True))
     }
-    federation = fu.Parallel(model, data, workers=workers) if workers else fu.Sequential(model, data)
+    federation = fu.Parallel(model, data, workers=workers)
     request = fu.Request(fu.flatten(model), tuple(data), ())
     phase = Pretraining(sys.maxsize, workload.lr)
     state = fu.State(request.params)
@@ -35,7 +35,7 @@ def main() -> None:
         }
         state = phase.tell(request, state, federation.train(jobs))
 
-    note = f"{workers} worker processes" if workers else "the sequential engine"
+    note = f"workers: {workers}"
     serve(
         f"fedunlearn, {note}",
         "fedunlearn",
