@@ -135,13 +135,23 @@ def resume(
 @app.command()
 def methods() -> None:
     """List the unlearning methods."""
-    from . import methods as _registers  # noqa: F401
-    from .registry import method
+    from .methods import Schedule, method
+
+    def needs(name: str) -> str:
+        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs} - {"share"}
+        public = {"public data"} if method.entry(name).about.get("public") else set()
+        return ", ".join(sorted(kinds | public)) or "-"
 
     _list(
-        ["method", "paper", "what it does", "who must be online"],
+        ["method", "paper", "what it does", "who must be online", "needs"],
         (
-            [entry.name, entry.about["paper"], entry.about["summary"], entry.about["online"]]
+            [
+                entry.name,
+                entry.about["paper"],
+                entry.about["summary"],
+                entry.about["online"],
+                needs(entry.name),
+            ]
             for entry in method
         ),
     )
