@@ -190,15 +190,20 @@ def _check_options(what: str, make: Callable[..., Any], options: Mapping[str, An
 
 def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """An experiment from a TOML file; overrides look like ``data.partition=iid``."""
+    values = parse(path)
+    for text in overrides:
+        override(values, text)
+    return check({"name": path.stem, **values}, str(path))
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedUnlearnError(f"{path} is not TOML: {error}") from error
-    for override in overrides:
-        _override(values, override)
-    return check({"name": path.stem, **values}, str(path))
 
 
 def check(values: Mapping[str, Any], source: str) -> Experiment:
@@ -240,21 +245,22 @@ def _check_needs(experiment: Experiment) -> None:
         raise FedUnlearnError(f"{name} needs public data: reserve some examples with public in [data]")
 
 
-def _override(values: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
+def override(values: dict[str, Any], text: str) -> None:
+    """Sets what ``table.key=value`` says."""
+    key, sign, written = text.partition("=")
     if not sign:
         raise FedUnlearnError(
-            f"override {override!r} has no '=': write it as key=value, e.g. seed=2 or data.partition=iid"
+            f"override {text!r} has no '=': write it as key=value, e.g. seed=2 or data.partition=iid"
         )
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        value = written
     *tables, last = key.strip().split(".")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise FedUnlearnError(f"override {override!r}: {table!r} is a value, not a table")
+            raise FedUnlearnError(f"override {text!r}: {table!r} is a value, not a table")
     values[last] = value
 
 
