@@ -75,14 +75,17 @@ def start(run: Path) -> Figures:
 
 
 def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
-    """Header and rows: ω⁰, then each method; several runs of one are a mean ± standard deviation."""
+    """Header and rows: ω⁰, that of a row with another one, and each method.
+
+    Several runs of one are a mean ± standard deviation (of a sample, n − 1).
+    """
     finished = {row: [run for run in of if (run / "outcome.json").exists()] for row, of in runs.items()}
     numbers = {row: [figures(run) for run in of] for row, of in finished.items() if of}
-    whole = [run for of in finished.values() for run in of]
-    begun = {str(start(run)): start(run) for run in whole}
-    numbers = {
-        f"ω⁰{'' if len(begun) == 1 else f' ({n})'}": [s] for n, s in enumerate(begun.values(), 1)
-    } | numbers
+    begun: dict[str, tuple[str, list[Figures]]] = {}
+    for row, of in finished.items():
+        origin = [start(run) for run in of]
+        begun.setdefault(str(origin), (f"ω⁰ ({row})" if begun else "ω⁰", origin))
+    numbers = dict(begun.values()) | numbers
     keys = [key for key in COLUMNS if any(key in found for of in numbers.values() for found in of)]
     ended = {row: sorted({_status(run) for run in of} - {"done"}) for row, of in finished.items()}
     return [
