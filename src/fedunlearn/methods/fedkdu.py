@@ -81,7 +81,7 @@ class PublicDistillation(Phase):
 def fedkdu(schedule: Schedule, *, epochs: int = 5, temperature: float = 2.0) -> tuple[Phase, ...]:
     """``epochs`` of distillation on the public data, each a round; ``temperature`` softens the teacher."""
     once, rest = schedule.in_one_round
-    epochs = min(epochs, rest)
+    epochs = min(epochs, rest) if once else 0
     return (
         UpdateErasure(once, schedule.unlearn_lr),
         PublicDistillation(epochs, schedule.unlearn_lr, temperature),
