@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..maths import common_descent, plain_descent, random_direction
 from ..registry import method
-from ..types import Phase
+from ..types import FedUnlearnError, Phase
 from .fedosd import AnchoredAveraging, Direct, ForgettingDescent, fedosd, steepest
 from .schedule import Schedule
 
@@ -48,6 +48,8 @@ def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
 )
 def m4(schedule: Schedule, *, spread: float = 1.0) -> tuple[Phase, ...]:
     """``spread`` is the length of the random part beside the steepest one's 1; ``inf`` is random alone."""
+    if not spread >= 0:
+        raise FedUnlearnError(f"spread must not be negative, and is {spread:g}")
     return _phases(
         schedule,
         direction=lambda forget, retain, draw: random_direction(forget, retain, draw, spread=spread),
@@ -62,5 +64,5 @@ def m5(schedule: Schedule) -> tuple[Phase, ...]:
 
 @method("fedosd-m6", paper=PAPER, summary="FedOSD with a UCE loss that has no bound", online=ONLINE)
 def m6(schedule: Schedule) -> tuple[Phase, ...]:
-    """−log(1 − p): where p is 1, nothing holds the step back."""
+    """−log(1 − p): its gradient does not fade where p is near 1, and its value has no bound."""
     return fedosd(schedule, objective="uce_unbounded")

@@ -80,6 +80,11 @@ class PublicDistillation(Phase):
 )
 def fedkdu(schedule: Schedule, *, epochs: int = 5, temperature: float = 2.0) -> tuple[Phase, ...]:
     """``epochs`` of distillation on the public data, each a round; ``temperature`` softens the teacher."""
+    if epochs < 0 or not temperature > 0:
+        raise FedUnlearnError(
+            f"epochs = {epochs}, temperature = {temperature:g}: "
+            "epochs must not be negative, and the temperature must be positive"
+        )
     once, rest = schedule.in_one_round
     epochs = min(epochs, rest) if once else 0
     return (

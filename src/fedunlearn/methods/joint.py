@@ -9,7 +9,7 @@ import torch
 
 from ..maths import orthogonal_direction, project_between
 from ..registry import method
-from ..types import Phase, Replies, Request, State, Status
+from ..types import FedUnlearnError, Phase, Replies, Request, State, Status
 from .fedosd import ForgettingDescent
 from .schedule import Schedule
 from .targets import absent
@@ -49,4 +49,6 @@ class JointDescent(ForgettingDescent):
 )
 def joint(schedule: Schedule, *, objective: str = "uce", cap: float = math.inf) -> tuple[Phase, ...]:
     """``cap`` bounds how far the orthogonal direction is stretched to the length of the targets' update."""
+    if not cap >= 1:
+        raise FedUnlearnError(f"cap must be at least 1, not {cap:g}")
     return (JointDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective, cap=cap),)

@@ -93,6 +93,8 @@ class MomentumDegradation(Phase):
 def mode(schedule: Schedule, *, momentum: float = 0.95, guidance: Guidance = "all") -> tuple[Phase, ...]:
     """``guidance``: who is guided, ``all`` (as published), the ``target`` alone (what FedOSD's table of
     runtimes implies), or ``none``."""
+    if not 0 <= momentum <= 1:
+        raise FedUnlearnError(f"momentum must lie in [0, 1], not {momentum:g}")
     rounds = schedule.unlearn_rounds * (1 if guidance == "none" else 2)
     return (
         MomentumDegradation(rounds, schedule.unlearn_lr, momentum, guidance, schedule.pretrain_lr),
