@@ -142,9 +142,9 @@ def test_m6_moves_a_model_that_is_certain_and_the_bounded_loss_does_not():
         unlearn(method[name](SCHEDULE), asked, federation, training=training)
         for name in ("fedosd", "fedosd-m6")
     )
-    assert torch.equal(bounded.params, asked.params)
+    assert torch.allclose(bounded.params, asked.params, atol=1e-6)
     assert bool(unbounded.params.isfinite().all())
-    assert not torch.equal(unbounded.params, asked.params)
+    assert not torch.allclose(unbounded.params, asked.params, atol=0.1)
 
 
 @pytest.mark.parametrize(

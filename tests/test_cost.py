@@ -1,0 +1,147 @@
+"""What each method costs: who trains when and what travels, in 100 + 100 rounds of 10 clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+from closed_form import DIMENSION, PUBLIC, SHAPES, Quadratics, fresh
+
+from fedunlearn import Outcome, Request, Schedule, State, method, unlearn
+from fedunlearn.methods.fedavg import Pretraining
+from fedunlearn.methods.history import KINDS
+from fedunlearn.methods.knot import ClusteredPretraining
+
+SITES = tuple(f"site-{number}" for number in range(10))
+SCHEDULE = Schedule(100, 1e-4, 100, 1e-4, pretrain_lr=1e-4)
+MODEL = 4 * DIMENSION
+
+
+class Ten(Quadratics):
+    @property
+    def clients(self):
+        return (*SITES, PUBLIC)
+
+    def evaluate(self, params, buffers):
+        return {}
+
+
+@cache
+def pretrained(clusters: int) -> State:
+    phase = ClusteredPretraining(200, 1e-4, clusters=5) if clusters else Pretraining(200, 1e-4, tuple(KINDS))
+    return unlearn([phase], Request(fresh("cost").params, SITES, (), shapes=SHAPES), Ten()).state
+
+
+@cache
+def run(name: str, **options: object) -> Outcome:
+    before = pretrained(clusters=5 if name == "knot" else 0)
+    asked = Request(
+        before.params, SITES, ("site-1",), fresh, shapes=SHAPES, history=before.memory, public=PUBLIC
+    )
+    return unlearn(method[name](SCHEDULE, **options), asked, Ten())
+
+
+def rows(name: str, key: str, **options: object) -> list[object]:
+    return [row[key] for row in run(name, **options).metrics[1:]]
+
+
+TRAININGS = {
+    "retrain": (0, 1800),
+    "finetune": (0, 1800),
+    "federaser": (0, 1800),
+    "rapid": (0, 1800),
+    "fedrecovery": (0, 1791),
+    "not": (0, 1791),
+    "puf": (1, 1791),
+    "fedquit": (1, 1791),
+    "ascent": (100, 900),
+    "ewcsga": (100, 900),
+    "fupga": (100, 900),
+    "sfu": (100, 900),
+    "fedosd": (1000, 900),
+    **{f"fedosd-m{number}": (1000, 900) for number in range(1, 7)},
+    "fedosd-joint": (1000, 0),
+    "mode": (1900, 900),
+    "fedkdu": (5, 1746),  # five rounds of the server on public data
+    "knot": (0, 200),  # one of two clients in one of five clusters
+}
+
+
+def test_every_method_has_its_cost_written_down():
+    assert set(TRAININGS) <= {entry.name for entry in method}
+    assert {entry.name for entry in method if not entry.name.startswith("test")} <= set(TRAININGS)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_local_trainings_of_each_stage(name):
+    counted: Counter[str] = Counter()
+    for row in run(name).metrics[1:]:
+        counted[row["stage"]] += row["local_trainings"]
+    assert (counted["unlearning"], counted["post-training"]) == TRAININGS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "total"),
+    [("mode", {"guidance": "target"}, 1900), ("mode", {"guidance": "none"}, 1800)],
+)
+def test_local_trainings_of_variants(name, options, total):
+    assert sum(rows(name, "local_trainings", **options)) == total
+
+
+def test_retrained_for_longer_it_costs_more():
+    assert sum(rows("retrain", "local_trainings", rounds=300)) == 2700
+
+
+@pytest.mark.parametrize(
+    ("name", "round", "down", "up"),
+    [
+        ("fedosd", 0, 10 * MODEL, 10 * MODEL),
+        ("fedosd", 100, 9 * MODEL, 9 * MODEL),
+        ("fedosd-joint", 50, 10 * MODEL, 10 * MODEL),
+        ("retrain", 0, 9 * MODEL, 9 * MODEL),
+        ("fedrecovery", 0, 0, 0),
+        ("not", 0, 0, 0),
+        ("puf", 0, MODEL, MODEL),
+        ("ascent", 0, MODEL + 4, MODEL),  # and the bound of the gradient
+        ("ewcsga", 0, MODEL, MODEL),  # the Fisher diagonal alone comes up
+        ("ewcsga", 1, 3 * MODEL + 8, MODEL),  # anchor, Fisher diagonal, bound and penalty go down
+        ("fupga", 0, 2 * MODEL + 8, MODEL),  # centre, radius and bound
+        ("sfu", 0, 10 * MODEL, MODEL + 9 * 4 * 4 * 4),  # second moments of four inputs, no displacement
+        ("mode", 0, 9 * MODEL, 9 * MODEL),
+        ("mode", 1, 9 * MODEL + 2 * MODEL, 10 * MODEL),  # the target gets the teacher too
+        ("fedquit", 0, 2 * MODEL, MODEL),
+        ("fedkdu", 0, 0, 0),
+        ("fedkdu", 1, 2 * MODEL + 4, MODEL),
+        ("federaser", 7, 9 * MODEL, 9 * MODEL),
+        ("knot", 0, MODEL, MODEL),
+    ],
+)
+def test_bytes_of_a_round(name, round, down, up):
+    assert rows(name, "bytes_down")[round] == down
+    assert rows(name, "bytes_up")[round] == up
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("fedosd", 8),  # how often there was no direction
+        ("ascent", 0),
+        ("sfu", 0),
+        ("puf", 0),
+        ("fedquit", 0),
+        ("federaser", 200 * 10 * len(SHAPES) * 4 + MODEL),
+        ("fedrecovery", 10 * MODEL + 16 + 10 * 4),
+        ("fedkdu", 10 * MODEL),
+        ("fupga", 10 * MODEL + 10 * 4 + MODEL + 4),  # the others' models, the shares, the ball
+        ("mode", MODEL + 8),
+        ("knot", 6 * MODEL + MODEL),
+    ],
+)
+def test_bytes_that_the_server_keeps(name, stored):
+    assert rows(name, "bytes_stored")[0] == stored
+
+
+def test_the_recovery_keeps_nothing():
+    for name in ("fedrecovery", "fupga", "mode", "ewcsga"):
+        assert rows(name, "bytes_stored")[-1] == 0
