@@ -49,7 +49,7 @@ def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
     "fedosd-m4", paper=PAPER, summary="FedOSD with a random orthogonal direction that forgets", online=ONLINE
 )
 def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tuple[Phase, ...]:
-    """``spread`` is the length of the random part beside the steepest one's 1, ``literal`` nothing but random."""
+    """``spread`` is the length of the random part beside the steepest 1; ``literal`` is that part alone."""
     require(spread >= 0, "spread", spread, "zero or more")
     part = math.inf if literal else spread
     return _phases(
