@@ -124,6 +124,9 @@ def compare(
     scale: Annotated[str | None, typer.Option("--scale", help="A [scale] of the file.")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    at: Annotated[
+        list[int] | None, typer.Option("--at", help="Show ASR / R-Acc after so many rounds; repeatable.")
+    ] = None,
     folder: Out = None,
     workers: Workers = None,
 ) -> None:
@@ -133,7 +136,8 @@ def compare(
     """
     from .comparison import carry_out, read_comparison
     from .record import write
-    from .report import Display, comparison_markdown, comparison_table
+    from .report import Display
+    from .report.comparison import compared, course, markdown, shown
 
     wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
@@ -150,8 +154,10 @@ def compare(
     for column in wanted.columns:
         runs = wanted.places(folder, column)
         out.print(f"\n[bold]{column or wanted.name}[/bold]")
-        out.print(comparison_table(runs))
-        write(folder / column / "comparison.md", (comparison_markdown(runs) + "\n").encode())
+        tables = [compared(runs), *([course(runs, at)] if at else [])]
+        for lines in tables:
+            out.print(shown(lines))
+        write(folder / column / "comparison.md", ("\n\n".join(map(markdown, tables)) + "\n").encode())
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 
 

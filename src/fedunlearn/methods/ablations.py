@@ -67,4 +67,4 @@ def m5(schedule: Schedule) -> tuple[Phase, ...]:
 @method("fedosd-m6", paper=PAPER, summary="FedOSD with a UCE loss that has no bound", online=ONLINE)
 def m6(schedule: Schedule) -> tuple[Phase, ...]:
     """−log(1 − p), which has no bound where p nears 1; its gradient by the logits has."""
-    return fedosd(schedule, objective="uce_unbounded")
+    return fedosd(schedule, objective="unlikelihood")

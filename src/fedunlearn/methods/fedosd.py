@@ -15,7 +15,7 @@ from ..registry import objective as objectives
 from ..seeds import generator
 from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 from .schedule import Schedule
-from .targets import absent, require_targets
+from .targets import require_targets, silent
 
 PATIENCE = 3
 
@@ -50,13 +50,9 @@ class ForgettingDescent(Phase):
         }
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
-        retained = replies.of(request.retained)
-        if lost := absent(request, state, replies):
+        if lost := silent(request, state, replies):
             return lost
-        if not retained:
-            return state.halt(
-                Status.MISSING_REPLY, "every retained client failed to answer: bring them back and resume"
-            )
+        retained = replies.of(request.retained)
         found = self.direction(
             replies.of(request.targets).mean(),
             retained.matrix(),

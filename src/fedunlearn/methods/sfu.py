@@ -27,7 +27,7 @@ from ..types import (
 )
 from .fedavg import Averaging
 from .schedule import Schedule, require
-from .targets import absent, require_targets
+from .targets import require_targets, silent
 
 Bias = Literal["unprojected", "frozen", "augmented"]
 POSITIONS = 50
@@ -104,14 +104,9 @@ class SubspaceAscent(Phase):
         }
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if lost := absent(request, state, replies):
+        if lost := silent(request, state, replies):
             return lost
         retained = replies.of(request.retained)
-        if not retained:
-            return state.halt(
-                Status.MISSING_REPLY,
-                "no retained client answered, so there is no subspace to spare: resume later",
-            )
         update = request.pieces(-replies.of(request.targets).mean())
         free = 0
         for name in next(iter(retained.values())).arrays:
