@@ -71,46 +71,57 @@ def read_comparison(
     """A comparison from a TOML file: an experiment, and what its parts change in it.
 
     ``[methods.ROW]`` is a row, named like its method unless it names another; ``[columns.NAME]`` is a
-    request; ``[scale.NAME]`` is a size of the whole, the first unless named. ``only`` some rows or columns
-    may be wanted.
+    request; ``[scale.NAME]`` is a size of the whole, the first unless named, which a column may state
+    otherwise in ``[columns.NAME.scale.NAME]``. A file that ``extends`` another ``show``s some of its rows
+    and columns; ``only`` some of these may be wanted.
     """
-    values = parse(path)
+    values = _extended(path)
     scales, columns, rows = (_tables(path, values, part) for part in ("scale", "columns", "methods"))
-    grid, printed = values.pop("grid", None), str(values.pop("paper", ""))
-    repeated = seeds or values.pop("seeds", 1)
-    values.pop("seeds", None)
+    grid, printed, repeated = values.pop("grid", None), values.pop("paper", ""), values.pop("seeds", 1)
+    chosen = values.pop("show", {})
+    columns, rows = _chosen(path, columns, chosen.get("columns")), _chosen(path, rows, chosen.get("rows"))
     if not rows:
         raise FedUnlearnError(f"{path} compares nothing: add a table [methods.NAME] for each method")
     if scale is not None and scale not in scales:
         raise FedUnlearnError(f"{path} has no scale {scale!r}{did_you_mean(scale, scales)}")
-    if scales:
-        values = _merged(values, scales[scale or next(iter(scales))])
+    size = scale or next(iter(scales), "")
+    values = {"name": path.stem, **_merged(values, scales.get(size, {}))}
     for text in overrides:
         override(values, text)
     for name in only:
         if name not in rows and name not in columns:
-            raise FedUnlearnError(
-                f"{path} has no row or column {name!r}{did_you_mean(name, [*rows, *columns])}"
-            )
-    values = {"name": path.stem, **values}
-    experiments = {
-        column: {
-            row: check(
-                _merged(_merged(values, columns.get(column, {})), {"method": row, **rows[row]}),
-                f"{path}, methods.{row}",
-            )
+            hint = did_you_mean(name, [*rows, *columns])
+            raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}")
+    experiments: dict[str, dict[str, Experiment]] = {}
+    for column in _wanted(columns or {"": {}}, only):
+        changes = dict(columns.get(column, {}))
+        sizes = changes.pop("scale", {})
+        base = _merged(_merged(values, changes), sizes.get(size, {}))
+        experiments[column] = {
+            row: check(_merged(base, {"method": row, **rows[row]}), f"{path}, methods.{row}")
             for row in _wanted(rows, only)
         }
-        for column in _wanted(columns or {"": {}}, only)
-    }
     first = next(iter(next(iter(experiments.values())).values())).seed
     return Comparison(
         str(values["name"]),
         experiments,
-        tuple(range(first, first + int(repeated))),
+        tuple(range(first, first + (seeds or int(repeated)))),
         _grid(path, grid),
-        printed,
+        str(printed),
     )
+
+
+def _extended(path: Path) -> dict[str, Any]:
+    values = parse(path)
+    extends = values.pop("extends", None)
+    return values if extends is None else _merged(_extended(path.with_name(str(extends))), values)
+
+
+def _chosen(path: Path, tables: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+    for name in names or ():
+        if name not in tables:
+            raise FedUnlearnError(f"{path} shows an unknown {name!r}{did_you_mean(name, tables)}")
+    return tables if names is None else {name: tables[name] for name in names}
 
 
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
