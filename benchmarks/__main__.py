@@ -98,7 +98,7 @@ def _startup() -> dict[str, float] | None:
     command = [
         str(Path(sys.executable).with_name("fedunlearn")),
         "run",
-        f"{HERE.parent}/experiments/fmnist.toml",
+        f"{HERE.parent}/experiments/fedosd.toml",
     ]
     seconds = []
     for _ in range(3):

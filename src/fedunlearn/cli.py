@@ -95,7 +95,7 @@ def demo(
     _carry_out(folder, lambda listener: perform(experiment, folder, [listener], workers=workers))
 
 
-@app.command(epilog="Example: fedunlearn run experiments/fmnist.toml data.partition=iid seed=2")
+@app.command(epilog="Example: fedunlearn run experiments/fedosd.toml data.partition=iid seed=2")
 def run(
     experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
     overrides: Annotated[
