@@ -29,7 +29,7 @@ class Learner:
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
         self._gradients = torch.empty_like(self._params)
-        self._fused = fused(self._module) if precision == "fp32" else self._module
+        self._perceptron = fused(self._module) if precision == "fp32" else None
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
         self._precision = precision
@@ -72,16 +72,18 @@ class Learner:
         with self._seeded(job.seed), self._summing(pieces if simple else []):
             for _ in range(job.epochs):
                 for x, y in batches:
-                    with self._arithmetic():
-                        loss = goal.loss(
-                            self._fused if simple else self._module, self._input(x), y.to(self._device)
-                        )
-                    if simple:
-                        loss.backward()
+                    x, y = self._input(x), y.to(self._device)
+                    if self._perceptron and type(goal) is Minimise:
+                        loss = self._perceptron.backward(goal.criterion, x, y)
                     else:
-                        torch._foreach_add_(
-                            pieces, torch.autograd.grad(loss, parameters, materialize_grads=True)
-                        )
+                        with self._arithmetic():
+                            loss = goal.loss(self._module, x, y)
+                        if simple:
+                            loss.backward()
+                        else:
+                            torch._foreach_add_(
+                                pieces, torch.autograd.grad(loss, parameters, materialize_grads=True)
+                            )
                     torch.sub(start, gradients, alpha=job.lr, out=self._params)
                     projected = goal.project(self._params)
                     if projected is not self._params:
