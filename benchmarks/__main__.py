@@ -168,6 +168,13 @@ def _rounds(figures: Any) -> list[str]:
     )
 
 
+def _shares(figures: Any) -> list[str]:
+    return _table(
+        "model | " + " | ".join(figures[0]["profile"]),
+        [[row["model"], *(f"{share:.1%}" for share in row["profile"].values())] for row in figures],
+    )
+
+
 def _span(times: dict[str, float]) -> str:
     return f"{times['wall']:.3f} ({times['wall_median']:.3f})"
 
@@ -282,7 +289,7 @@ def _started(figures: Any) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Any], list[str]]] = {
-    "rounds": _rounds,
+    "rounds": lambda figures: [*_rounds(figures), "", *_shares(figures)],
     "load": _load,
     "direction": _direction,
     "peers": _compared,
