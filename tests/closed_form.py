@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 
 import torch
 
-from fedunlearn import Job, Replies, Reply, Request, State
+from fedunlearn import Job, Replies, Reply, Request, State, unlearn
+from fedunlearn.methods.fedavg import Pretraining
+from fedunlearn.methods.history import KINDS
+from fedunlearn.methods.knot import ClusteredPretraining
+from fedunlearn.objectives import objective
 from fedunlearn.seeds import generator
 from fedunlearn.types import Buffers, ClientId, Evaluation, Vector
 
+SHAPES = {"weight": torch.Size((3, 3)), "bias": torch.Size((3,))}
 DIMENSION = 12
 CLIENTS = tuple(f"site-{number}" for number in range(5))
+PUBLIC = "public"
+UPLOADS = {
+    "fisher": lambda curvature: {"fisher": curvature},
+    "layer_inputs": lambda curvature: {"weight": torch.outer(curvature[:4], curvature[:4])},
+}
 
 
 def start() -> Vector:
@@ -27,14 +38,14 @@ class Quadratics:
         self._absent = absent
         self._refuses = refuses
         self._calls = 0
-        self._centres = {c: torch.randn(DIMENSION, generator=generator("centre", c)) for c in CLIENTS}
+        self._centres = {c: torch.randn(DIMENSION, generator=generator("centre", c)) for c in self.clients}
         self._curvatures = {
-            c: torch.rand(DIMENSION, generator=generator("curvature", c)) + 0.1 for c in CLIENTS
+            c: torch.rand(DIMENSION, generator=generator("curvature", c)) + 0.1 for c in self.clients
         }
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        return CLIENTS
+        return (*CLIENTS, PUBLIC)
 
     def gradient(self, client: ClientId, params: Vector) -> Vector:
         return self._curvatures[client] * (params - self._centres[client])
@@ -50,9 +61,12 @@ class Quadratics:
             if self._calls in self._absent.get(client, ()):
                 continue
             gradient = self.gradient(client, job.params)
-            if job.objective not in (None, "cross_entropy"):
+            if job.objective not in (None, "cross_entropy", "quasi_newton", "distillation"):
                 gradient = -gradient / (1 + self.loss(client, job.params))
-            replies[client] = Reply(job.lr * gradient, examples=10 + CLIENTS.index(client))
+            goal = objective[job.objective or "cross_entropy"](job.arrays)
+            moved = goal.step(job.params, gradient, job.lr) if job.effort else torch.zeros(DIMENSION)
+            arrays = UPLOADS[job.objective](self._curvatures[client]) if job.objective in UPLOADS else {}
+            replies[client] = Reply(moved, examples=10 + self.clients.index(client), arrays=arrays)
         return Replies(replies)
 
     def evaluate(self, params: Vector, buffers: Buffers) -> Evaluation:
@@ -66,8 +80,22 @@ class Quadratics:
         }
 
 
-def request(targets: tuple[ClientId, ...] = ("site-1",), clients: tuple[ClientId, ...] = CLIENTS) -> Request:
-    def fresh(purpose: str) -> State:
-        return State(torch.randn(DIMENSION, generator=generator("fresh", purpose)))
+def fresh(purpose: str) -> State:
+    return State(torch.randn(DIMENSION, generator=generator("fresh", purpose)))
 
-    return Request(start(), clients, targets, fresh)
+
+@cache
+def pretrained(clusters: int = 0) -> State:
+    """Four rounds with everybody, every kind of history recorded."""
+    origin = fresh("pre-training")
+    phase = (
+        ClusteredPretraining(4, 0.05, clusters=clusters)
+        if clusters
+        else Pretraining(4, 0.05, history=tuple(KINDS))
+    )
+    return unlearn([phase], Request(origin.params, CLIENTS, (), fresh, shapes=SHAPES), Quadratics()).state
+
+
+def request(targets: tuple[ClientId, ...] = ("site-1",), clients: tuple[ClientId, ...] = CLIENTS) -> Request:
+    history = {**pretrained().memory, **pretrained(clusters=2).memory}
+    return Request(start(), clients, targets, fresh, shapes=SHAPES, history=history, public=PUBLIC)

@@ -115,6 +115,44 @@ def run(
     _carry_out(folder, lambda listener: perform(wanted, folder, [listener], workers=workers))
 
 
+@app.command(
+    epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only fedosd"
+)
+def compare(
+    experiment: Annotated[Path, typer.Argument(help="A TOML file with [methods].", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A row; may be given again.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from the file's on.")] = 1,
+    folder: Out = None,
+    workers: Workers = None,
+) -> None:
+    """Run several methods on the same request and show them in one table; goes on where it was stopped.
+
+    The folder is runs/NAME, followed by the overrides, unless --out names another.
+    """
+    from .comparison import carry_out, place, read_comparison
+    from .record import write
+    from .report import Display, comparison_markdown, comparison_table
+
+    wanted = read_comparison(experiment, overrides or [], only=only or [], seeds=seeds)
+    folder = folder or Path("runs") / "-".join([wanted.name, *map(_in_a_name, overrides or [])])
+
+    def show(where: str) -> Display:
+        out.print(where)
+        return Display(out)
+
+    try:
+        carry_out(wanted, folder, show, workers=workers)
+    except KeyboardInterrupt:
+        _fail(f"interrupted; the same command goes on in {folder}", 130)
+    runs = {row: [place(folder, seed, row) for seed in wanted.seeds] for row in wanted.rows}
+    out.print(comparison_table(runs))
+    write(folder / "comparison.md", (comparison_markdown(runs) + "\n").encode())
+    out.print(f"\ntable  {folder / 'comparison.md'}", soft_wrap=True)
+
+
 @app.command(epilog="Example: fedunlearn resume runs/demo")
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
@@ -135,13 +173,23 @@ def resume(
 @app.command()
 def methods() -> None:
     """List the unlearning methods."""
-    from . import methods as _registers  # noqa: F401
-    from .registry import method
+    from .methods import Schedule, method
+
+    def needs(name: str) -> str:
+        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs} - {"share"}
+        public = {"public data"} if method.entry(name).about.get("public") else set()
+        return ", ".join(sorted(kinds | public)) or "-"
 
     _list(
-        ["method", "paper", "what it does", "who must be online"],
+        ["method", "paper", "what it does", "who must be online", "needs"],
         (
-            [entry.name, entry.about["paper"], entry.about["summary"], entry.about["online"]]
+            [
+                entry.name,
+                entry.about["paper"],
+                entry.about["summary"],
+                entry.about["online"],
+                needs(entry.name),
+            ]
             for entry in method
         ),
     )

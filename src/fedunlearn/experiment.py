@@ -6,9 +6,10 @@ import inspect
 import json
 import os
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -20,10 +21,11 @@ from pydantic_core import ErrorDetails
 from torch import nn
 
 from . import models, vectors
-from .data import Population, load, populate
+from .data import PUBLIC, Population, load, populate, reserve
 from .engines import require, simulate
-from .methods import Schedule
+from .methods import Schedule, history
 from .methods.fedavg import Pretraining
+from .methods.knot import ClusteredPretraining
 from .record import (
     Recorder,
     digest,
@@ -83,6 +85,7 @@ class Data(Table):
     partition: str = "pat-50"
     clients: Annotated[int, Field(ge=2)] = 10
     fraction: Share = 1.0
+    public: Natural = 0
     directory: Path | None = None
     options: dict[str, Any] = {}
 
@@ -126,6 +129,8 @@ class PretrainingPlan(StagePlan):
     rounds: Natural = 2000
     lr: Rate = 0.05
     evaluate_every: Count = 20
+    history: list[str] = []
+    clusters: Count = 1
 
 
 class Experiment(Table):
@@ -137,6 +142,7 @@ class Experiment(Table):
     model: str = "mlp"
     options: dict[str, Any] = {}
     evaluate_every: Count = 1
+    count_conflicts: bool = False
     device: Literal["cpu", "cuda", "mps"] = "cpu"
     precision: Precision = "fp32"
     data: Data = Data()
@@ -159,6 +165,12 @@ class Experiment(Table):
         )
         return make(schedule, **self.options)
 
+    def pretraining_phase(self) -> Pretraining:
+        plan = self.pretraining
+        if plan.clusters > 1:
+            return ClusteredPretraining(plan.rounds, plan.lr, clusters=plan.clusters)
+        return Pretraining(plan.rounds, plan.lr, tuple(sorted(set(plan.history))))
+
 
 def _check_options(what: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Options are the parameters that have a default; their annotations say what they take."""
@@ -178,15 +190,20 @@ def _check_options(what: str, make: Callable[..., Any], options: Mapping[str, An
 
 def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """An experiment from a TOML file; overrides look like ``data.partition=iid``."""
+    values = parse(path)
+    for text in overrides:
+        override(values, text)
+    return check({"name": path.stem, **values}, str(path))
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedUnlearnError(f"{path} is not TOML: {error}") from error
-    for override in overrides:
-        _override(values, override)
-    return check({"name": path.stem, **values}, str(path))
 
 
 def check(values: Mapping[str, Any], source: str) -> Experiment:
@@ -200,27 +217,50 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         partition = experiment.data.partition
         _check_options(f"partition {partition!r}", partitions[partition], experiment.data.options)
         model_names.entry(experiment.model)
-        experiment.phases()
+        _check_needs(experiment)
     except FedUnlearnError as error:
         raise FedUnlearnError(f"{source}: {error}") from None
     return experiment
 
 
-def _override(values: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
+def _check_needs(experiment: Experiment) -> None:
+    """Whether pre-training leaves behind what the method needs."""
+    plan, name = experiment.pretraining, experiment.method
+    for kind in plan.history:
+        if kind not in history.KINDS:
+            raise FedUnlearnError(f"unknown history {kind!r}{did_you_mean(kind, history.KINDS)}")
+    if plan.history and plan.clusters > 1:
+        raise FedUnlearnError(
+            "a clustered pre-training records its clusters and no other history: remove one"
+        )
+    if not 1 <= plan.clusters <= experiment.data.clients:
+        raise FedUnlearnError(f"{experiment.data.clients} clients cannot form {plan.clusters} clusters")
+    recorded = {"cluster"} if plan.clusters > 1 else {"share", *plan.history}
+    for kind in sorted(set().union(*(phase.needs for phase in experiment.phases())) - recorded - {"share"}):
+        wanted = "clusters = 5" if kind == "cluster" else f'history = ["{kind}"]'
+        raise FedUnlearnError(
+            f"this pre-training records no {kind}, and {name} needs them: set {wanted} in [pretraining]"
+        )
+    if methods.entry(name).about.get("public") and not experiment.data.public:
+        raise FedUnlearnError(f"{name} needs public data: reserve some examples with public in [data]")
+
+
+def override(values: dict[str, Any], text: str) -> None:
+    """Sets what ``table.key=value`` says."""
+    key, sign, written = text.partition("=")
     if not sign:
         raise FedUnlearnError(
-            f"override {override!r} has no '=': write it as key=value, e.g. seed=2 or data.partition=iid"
+            f"override {text!r} has no '=': write it as key=value, e.g. seed=2 or data.partition=iid"
         )
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        value = written
     *tables, last = key.strip().split(".")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise FedUnlearnError(f"override {override!r}: {table!r} is a value, not a table")
+            raise FedUnlearnError(f"override {text!r}: {table!r} is a value, not a table")
     values[last] = value
 
 
@@ -263,9 +303,24 @@ class Setting:
     def federation(
         self, clients: Mapping[ClientId, ClientData], workers: int | None
     ) -> AbstractContextManager[Federation]:
-        chosen = self.experiment
+        chosen, public = self.experiment, self.population.public
+        members = {**clients, **({PUBLIC: public} if public else {})}
         return simulate(
-            self.build(0), clients, workers=workers, device=chosen.device, precision=chosen.precision
+            self.build(0), members, workers=workers, device=chosen.device, precision=chosen.precision
+        )
+
+    def request(self, state: State, clients: Iterable[ClientId], targets: tuple[ClientId, ...]) -> Request:
+        """To forget the targets; the memory of the state is the history of the pre-training."""
+        return Request(
+            state.params,
+            tuple(clients),
+            targets,
+            self.fresh,
+            state.buffers,
+            shapes=vectors.shapes(self.build(0)),
+            history=state.memory,
+            public=PUBLIC if self.population.public else None,
+            seed=derive("method", self.seed),
         )
 
     def fresh(self, purpose: str) -> State:
@@ -277,6 +332,9 @@ class Setting:
 def prepare(experiment: Experiment) -> Setting:
     """Loads the data, spreads it over clients and says how to build the model."""
     source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+    public: ClientData | None = None
+    if experiment.data.public:
+        public, source = reserve(source, experiment.data.public, experiment.seed)
     erasure, backdoor = experiment.request, experiment.backdoor
     population = populate(
         source,
@@ -297,7 +355,7 @@ def prepare(experiment: Experiment) -> Setting:
     channels, height, width = source.train.x.shape[1:]
     return Setting(
         experiment,
-        population,
+        replace(population, public=public),
         partial(models.build, experiment.model, source.classes, (channels, height, width)),
     )
 
@@ -328,21 +386,28 @@ def pretrained(
             "seed": setting.seed,
             "arithmetic": _arithmetic(setting.experiment),
             **{key: made_with[key] for key in DECISIVE},
+            **({"history": sorted(set(plan.history))} if plan.history else {}),
+            **({"clusters": plan.clusters} if plan.clusters > 1 else {}),
         }
     )
     folder = cache_directory() / "pretraining" / identity[:20]
     finished = folder / f"model-{plan.rounds}.safetensors"
     with locked(folder / "lock", wait=True):
         if not finished.exists():
-            request = Request(
-                start.params, tuple(clients), _watched(setting.population), setting.fresh, start.buffers
-            )
+            request = setting.request(start, clients, _watched(setting.population))
+            if plan.history:
+                size = history.size(plan.history, request, plan.rounds) / 1e6
+                warnings.warn(
+                    f"pre-training records {', '.join(sorted(plan.history))}: {size:.1f} MB in memory, "
+                    f"and up to three times that in {folder}",
+                    stacklevel=2,
+                )
             recorder = Recorder(folder, identity, seconds=checkpoint_seconds)
             if recorder.progress is not None and recorder.progress.elapsed_rounds > plan.rounds:
                 recorder = Recorder(folder / f"{plan.rounds}-rounds", identity, seconds=checkpoint_seconds)
             with recorder, setting.federation(clients, workers) as federation:
                 outcome = unlearn(
-                    (Pretraining(plan.rounds, plan.lr),),
+                    (setting.experiment.pretraining_phase(),),
                     request,
                     federation,
                     training=setting.training,
@@ -373,18 +438,20 @@ def perform(
     require(experiment.device, experiment.precision)
     config, made_with = experiment.model_dump(mode="json"), environment()
     setting = prepare(experiment)
-    module = setting.build(0)
+    module, phases = setting.build(0), experiment.phases()
     with locked(folder / "lock"):
         _claim(folder, config)
         if not (folder / "omega0.safetensors").exists():
             write_json(folder / "environment.json", made_with)
             omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
-            write_state(folder / "omega0.safetensors", omega0)
+            needed = set().union(*(phase.needs for phase in phases))
+            memory = {
+                name: value for name, value in omega0.memory.items() if name.partition(" ")[0] in needed
+            }
+            write_state(folder / "omega0.safetensors", replace(omega0, memory=memory))
         omega0, _ = read_state(folder / "omega0.safetensors")
         clients = setting.population.unlearning
-        request = Request(
-            omega0.params, tuple(clients), setting.population.targets, setting.fresh, omega0.buffers
-        )
+        request = setting.request(omega0, clients, setting.population.targets)
         identity = fingerprint(
             {
                 "config": config,
@@ -398,12 +465,13 @@ def perform(
             setting.federation(clients, workers) as federation,
         ):
             outcome = unlearn(
-                experiment.phases(),
+                phases,
                 request,
                 federation,
                 training=setting.training,
                 seed=derive("unlearning", experiment.seed),
                 evaluate_every=experiment.evaluate_every,
+                count_conflicts=experiment.count_conflicts,
                 listeners=(recorder, *listeners),
                 resume=recorder.progress,
             )

@@ -11,10 +11,21 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from . import methods as _registers_objectives  # noqa: F401
 from . import vectors
 from .objectives import Minimise, objective
 from .perceptron import fused
-from .types import Buffers, ClientData, Examples, Job, LocalTraining, Precision, Reply, Vector
+from .types import (
+    Buffers,
+    ClientData,
+    Examples,
+    Job,
+    LocalTraining,
+    Objective,
+    Precision,
+    Reply,
+    Vector,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +39,7 @@ class Learner:
     def __init__(self, module: nn.Module, device: str = "cpu", precision: Precision = "fp32") -> None:
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
-        self._gradients = torch.empty_like(self._params)
+        self._moved = torch.empty_like(self._params)
         self._perceptron = fused(self._module) if precision == "fp32" else None
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
@@ -52,55 +63,70 @@ class Learner:
     def train(self, examples: Examples, job: Job, out: Vector | None = None) -> Reply:
         """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i, in ``out`` if given.
 
-        Gradients are summed up by themselves and the model is ω − η Σ∇: taken as a difference of float32
-        models, a small Δ would lose most of its digits.
+        Steps are summed up by themselves and the model is ω − Σ: taken as a difference of float32 models,
+        a small Δ would lose most of its digits.
         """
         self._load(job.params, job.buffers)
-        self._module.train()
-        origin = start = job.params.to(self._device)
         out = self.empty(1)[0] if out is None else out
-        # Not in ``out``: among many clients that is cold memory, and begins in the middle of a cache line.
-        gradients = self._gradients.zero_()
-        parameters, pieces = vectors.trainable(self._module), vectors.views(gradients, self._module)
         goal = objective[job.objective or LocalTraining.objective](
             {name: array.to(self._device) for name, array in job.arrays.items()}
         )
-        # A criterion of the output alone; any other objective may use gradients of its own meanwhile.
-        simple = type(goal) is Minimise
-        batches = list(zip(examples.x.split(job.batch_size), examples.y.split(job.batch_size), strict=True))
-        losses: list[Tensor] = []
-        with self._seeded(job.seed), self._summing(pieces if simple else []):
+        with self._seeded(job.seed):
+            arrays = goal.upload(self._module.eval(), self._batches(examples, job.batch_size))
+            self._module.train()
+            # A criterion of the output alone; any other objective may use gradients of its own meanwhile.
+            losses = (
+                self._sum_gradients(goal, examples, job)
+                if type(goal) is Minimise
+                else self._sum_steps(goal, examples, job)
+            )
+        out.copy_(self._moved)
+        return Reply(
+            out,
+            len(examples.y),
+            {"loss": float(torch.stack(losses).sum()) / (job.epochs * len(examples.y))} if losses else {},
+            {name: array.cpu() for name, array in arrays.items()},
+            {name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
+        )
+
+    def _sum_gradients(self, goal: Minimise, examples: Examples, job: Job) -> list[Tensor]:
+        """Plain steps: backward passes add to one sum, which the learning rate scales at the end."""
+        start, losses = job.params.to(self._device), []
+        # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
+        gradients = self._moved.zero_()
+        with self._summing(vectors.views(gradients, self._module)):
             for _ in range(job.epochs):
-                for x, y in batches:
-                    x, y = self._input(x), y.to(self._device)
-                    if self._perceptron and type(goal) is Minimise:
+                for x, y in self._batches(examples, job.batch_size):
+                    if self._perceptron:
                         loss = self._perceptron.backward(goal.criterion, x, y)
                     else:
                         with self._arithmetic():
                             loss = goal.loss(self._module, x, y)
-                        if simple:
-                            loss.backward()
-                        else:
-                            torch._foreach_add_(
-                                pieces, torch.autograd.grad(loss, parameters, materialize_grads=True)
-                            )
+                        loss.backward()
                     torch.sub(start, gradients, alpha=job.lr, out=self._params)
-                    projected = goal.project(self._params)
-                    if projected is not self._params:
-                        self._params.copy_(projected)
-                        start = self._params.clone()
-                        gradients.zero_()
                     losses.append(loss.detach() * len(y))
-        out.copy_(gradients.mul_(job.lr))
-        if start is not origin:
-            out += (origin - start).cpu()
-        seen = job.epochs * len(examples.y)
-        return Reply(
-            out,
-            len(examples.y),
-            {"loss": float(torch.stack(losses).sum()) / seen},
-            buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
-        )
+        gradients.mul_(job.lr)
+        return losses
+
+    def _sum_steps(self, goal: Objective, examples: Examples, job: Job) -> list[Tensor]:
+        """Steps of the objective's own."""
+        start, losses = job.params.to(self._device), []
+        moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
+        for _ in range(job.epochs):
+            for x, y in self._batches(examples, job.batch_size):
+                with self._arithmetic():
+                    loss = goal.loss(self._module, x, y)
+                slopes = torch.autograd.grad(loss, parameters, materialize_grads=True)
+                with torch.no_grad():
+                    gradient = torch.cat([slope.reshape(-1) for slope in slopes])
+                    moved += goal.step(self._params, gradient, job.lr)
+                    torch.sub(start, moved, out=self._params)
+                losses.append(loss.detach() * len(y))
+        return losses
+
+    def _batches(self, examples: Examples, size: int) -> Iterator[Examples]:
+        for x, y in zip(examples.x.split(size), examples.y.split(size), strict=True):
+            yield Examples(self._input(x), y.to(self._device))
 
     def evaluate(self, data: ClientData, params: Vector, buffers: Buffers) -> Mapping[str, float]:
         """Accuracy, cross-entropy and size of each evaluation set of one client."""
@@ -142,7 +168,7 @@ class Learner:
     def _summing(self, pieces: Sequence[Tensor]) -> Iterator[None]:
         """Lets backward passes add the gradient of each parameter to its piece."""
         parameters = vectors.trainable(self._module)
-        for parameter, piece in zip(parameters, pieces, strict=False):
+        for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.grad = piece
         try:
             yield

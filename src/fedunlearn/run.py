@@ -43,6 +43,7 @@ def unlearn(
     training: LocalTraining = LocalTraining(),
     seed: int = 0,
     evaluate_every: int = 1,
+    count_conflicts: bool = False,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
 ) -> Outcome:
@@ -51,11 +52,21 @@ def unlearn(
     Pre-training is the same drive with the one phase ``Pretraining``. Listeners hear every finished
     round; ``resume`` takes a ``Progress`` that a listener once heard and goes on from there, to the
     same bits. A phase that fails (``Status.failed``) ends the run with the last good model.
+
+    Conflicts are counted where the retained clients train anyway; ``count_conflicts`` asks them in every
+    round of unlearning, which a cost does not show and a result does not feel.
     """
-    absent = sorted(set(request.clients) - set(federation.clients))
+    members = {*request.clients, *([request.public] if request.public else [])}
+    absent = sorted(members - set(federation.clients))
     if absent:
         raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
     phases = tuple(phases)
+    for phase in phases:
+        for kind in sorted(phase.needs - {name.partition(" ")[0] for name in request.history}):
+            raise FedUnlearnError(
+                f"the pre-training recorded no {kind}, and {type(phase).__name__} needs them: "
+                f'pre-train with history = ["{kind}"]'
+            )
     rows: list[Metrics] = []
 
     def announce(progress: Progress, metrics: Metrics) -> None:
@@ -90,7 +101,9 @@ def unlearn(
             if index > progress.phase or progress.elapsed_rounds == 0:
                 progress = replace(progress, phase=index, state=phase.start(request, progress.state))
             while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
-                progress, metrics = _round(phase, progress, request, federation, training, seed)
+                progress, metrics = _round(
+                    phase, progress, request, federation, training, seed, count_conflicts
+                )
                 ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
                 if ended or progress.elapsed_rounds % evaluate_every == 0:
                     metrics |= evaluate(progress.state)
@@ -110,39 +123,53 @@ def _round(
     federation: Federation,
     training: LocalTraining,
     seed: int,
+    count_conflicts: bool,
 ) -> tuple[Progress, Metrics]:
     started = time.perf_counter()
-    before = progress.state
-    lr = phase.lr * training.decay**progress.elapsed_rounds
-    jobs = {
-        client: replace(
+    decay = training.decay**progress.elapsed_rounds
+    before = replace(progress.state, lr=phase.lr * decay)
+
+    def complete(client: ClientId, job: Job) -> Job:
+        return replace(
             job,
             objective=job.objective or training.objective,
             buffers=before.buffers,
-            lr=lr,
-            epochs=training.epochs,
+            lr=(job.lr or phase.lr) * decay,
+            epochs=math.ceil(job.effort * training.epochs),
             batch_size=training.batch_size,
             seed=derive(seed, progress.phase, before.round, client, "local training"),
         )
-        for client, job in phase.ask(request, before).items()
-    }
+
+    jobs = {client: complete(client, job) for client, job in phase.ask(request, before).items()}
     replies = federation.train(jobs) if jobs else Replies({})
     after = _heard(phase, request, before, jobs, replies)
+    seconds = time.perf_counter() - started
     moved = replace(progress, elapsed_rounds=progress.elapsed_rounds + (not after.status.failed), state=after)
     metrics: Metrics = {
         "phase": moved.phase,
         "stage": phase.stage,
         "round": after.round,
         "elapsed": moved.elapsed_rounds,
-        "lr": lr,
+        "lr": before.lr,
         **after.diagnostics,
         "distance": distance(after.params, request.params),
     }
-    kept = replies.of(request.retained)
-    if kept and not after.status.failed and phase.stage is not Stage.PRETRAINING:
-        metrics["conflicts"] = conflicts(kept.matrix(), after.params - before.params)
+    if not after.status.failed and phase.stage is not Stage.PRETRAINING:
+        asked = replies.of(
+            client for client in request.retained if _plain(jobs.get(client), before, training)
+        )
+        if count_conflicts and not asked and phase.stage is Stage.UNLEARNING:
+            asked = federation.train(
+                {client: complete(client, Job(before.params)) for client in request.retained}
+            )
+        if asked and all(_finite(reply.displacement) for reply in asked.values()):
+            metrics["conflicts"] = conflicts(asked.matrix(), after.params - before.params)
     metrics |= measure.training(replies, request)
-    metrics |= measure.cost(jobs, replies, time.perf_counter() - started)
+    metrics |= measure.cost(jobs, replies, seconds)
+    metrics["bytes_stored"] = measure.size(
+        *after.memory.values(),
+        *(array for name, array in request.history.items() if name.partition(" ")[0] in phase.needs),
+    )
     if after.status is not Status.RUNNING:
         metrics |= {"status": after.status, "reason": after.reason}
     return moved, metrics
@@ -157,7 +184,7 @@ def _heard(
             Status.MISSING_REPLY, f"nobody answered in round {state.round + 1} of {phase.stage}: resume later"
         )
     for client, reply in replies.items():
-        if not _finite(reply.displacement):
+        if not all(map(_finite, (reply.displacement, *reply.arrays.values()))):
             return _diverged(phase, state, f"{client} sent an update that is not finite")
     after = phase.tell(request, state, replies)
     if not _finite(after.params):
@@ -166,6 +193,16 @@ def _heard(
         return replace(after, round=state.round)
     return replace(
         after, round=state.round + 1, buffers=_merge(replies.of(phase.speakers(request)), state.buffers)
+    )
+
+
+def _plain(job: Job | None, state: State, training: LocalTraining) -> bool:
+    """Whether the reply to a job is what the client would do to the model by itself."""
+    return (
+        job is not None
+        and job.params is state.params
+        and job.objective == training.objective
+        and job.epochs > 0
     )
 
 

@@ -79,15 +79,19 @@ class Stage(StrEnum):
 class Job:
     """Server to client: train from ``params`` with the named objective.
 
-    A method fills the first three fields; the driver fills the rest.
+    A method fills the first five fields; the driver fills the rest.
     """
 
     params: Vector
     objective: str | None = None
     """By name; None is whatever the federation trains with."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    buffers: Buffers = field(default_factory=dict)
+    """What the objective is made of."""
+    effort: float = 1.0
+    """The share of the federation's local epochs, rounded up; 0 asks for the objective's upload alone."""
     lr: float = 0.0
+    """Left at 0, the phase's; either decays over the rounds."""
+    buffers: Buffers = field(default_factory=dict)
     epochs: int = 1
     batch_size: int = 1
     seed: int = 0
@@ -167,10 +171,16 @@ class State:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     status: Status = Status.RUNNING
     reason: str = ""
+    lr: float = 0.0
+    """The learning rate of the round at hand, which the driver fills in."""
 
     def step(self, direction: Vector, **diagnostics: float) -> State:
         """Moves the model along a direction (directions are added, displacements subtracted)."""
-        return replace(self, params=self.params + direction, diagnostics=diagnostics)
+        return self.move_to(self.params + direction, **diagnostics)
+
+    def move_to(self, params: Vector, **diagnostics: float) -> State:
+        """Puts the model somewhere else."""
+        return replace(self, params=params, diagnostics=diagnostics)
 
     def remember(self, **memory: Tensor) -> State:
         return replace(self, memory={**self.memory, **memory})
@@ -191,6 +201,14 @@ class Request:
     """A newly initialised model for a named purpose, for methods that start anew (retraining)."""
     buffers: Buffers = field(default_factory=dict)
     """Left empty, the engine's model brings its own."""
+    shapes: Mapping[str, torch.Size] = field(default_factory=dict)
+    """Of the model's trainable parameters, in their order in the vector; for methods that look at layers."""
+    history: Mapping[str, Tensor] = field(default_factory=dict)
+    """What pre-training recorded, by ``kind`` or ``kind client``."""
+    public: ClientId | None = None
+    """A member of the federation that holds public data: neither target nor retained."""
+    seed: int = 0
+    """What a method derives its own random numbers from, by names."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.targets) - set(self.clients))
@@ -210,6 +228,24 @@ class Request:
     def retained(self) -> tuple[ClientId, ...]:
         return tuple(client for client in self.clients if client not in self.targets)
 
+    def recorded(self, kind: str, client: ClientId) -> Tensor:
+        """What pre-training recorded of that kind about a client."""
+        if f"{kind} {client}" not in self.history:
+            raise FedUnlearnError(
+                f"the history of the pre-training knows no client {client!r}: "
+                "methods that need history forget whole clients"
+            )
+        return self.history[f"{kind} {client}"]
+
+    def pieces(self, vector: Vector) -> dict[str, Tensor]:
+        """Views of a vector, one for each trainable parameter of the model, by name."""
+        if not self.shapes:
+            raise FedUnlearnError("this method looks at layers: give the request the ``shapes`` of the model")
+        parts = vector.split([shape.numel() for shape in self.shapes.values()])
+        return {
+            name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
 
 @dataclass(frozen=True)
 class Phase(ABC):
@@ -223,6 +259,8 @@ class Phase(ABC):
     lr: float
 
     stage: ClassVar[Stage]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of history that pre-training must have recorded."""
 
     def start(self, request: Request, state: State) -> State:
         """The state of the first round, given the one that the phase before left behind."""
@@ -256,8 +294,12 @@ class Objective(Protocol):
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor: ...
 
-    def project(self, params: Vector) -> Vector:
-        """Applied after each local step; most objectives return ``params`` untouched."""
+    def step(self, params: Vector, gradient: Vector, lr: float) -> Vector:
+        """What one local step subtracts from the parameters; for most objectives ``lr * gradient``."""
+        ...
+
+    def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
+        """What goes to the server beside the displacement, from the model as it came, in evaluation mode."""
         ...
 
 

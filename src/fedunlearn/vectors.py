@@ -56,3 +56,8 @@ def load(model: nn.Module, state: State) -> None:
         for parameter, piece in zip(trainable(model), views(state.params, model), strict=True):
             parameter.copy_(piece)
         load_buffers(model, state.buffers)
+
+
+def shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """The shapes of the trainable parameters by name, in the order of the vector."""
+    return {name: parameter.shape for name, parameter in model.named_parameters() if parameter.requires_grad}

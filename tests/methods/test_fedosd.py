@@ -124,7 +124,7 @@ def test_without_the_anchor_the_same_replies_lead_back_to_the_start():
 def test_always_projecting_obeys_pythagoras():
     state = State(request().params + torch.randn(DIMENSION, generator=generator("away")))
     replies = replies_with(torch.zeros(DIMENSION), random_rows()).of(request().retained)
-    after = AnchoredAveraging(1, 0.1, always=True).tell(request(), state, replies)
+    after = AnchoredAveraging(1, 0.1, "always").tell(request(), state, replies)
     step = distance(after.params, state.params)
     before, now = distance(state.params, request().params), distance(after.params, request().params)
     assert abs(now**2 - before**2 - step**2) < 1e-4 * now**2

@@ -4,10 +4,11 @@ from .backdoor import Trigger, poison, trigger, triggered
 from .datasets import Dataset, load, where
 from .download import fetch
 from .partitions import pools
-from .population import Population, populate
+from .population import PUBLIC, Population, populate, reserve
 from .sources import data_directory
 
 __all__ = [
+    "PUBLIC",
     "Dataset",
     "Population",
     "Trigger",
@@ -17,6 +18,7 @@ __all__ = [
     "poison",
     "pools",
     "populate",
+    "reserve",
     "trigger",
     "triggered",
     "where",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,24 @@ class Population:
     pretraining: Mapping[ClientId, ClientData]
     unlearning: Mapping[ClientId, ClientData]
     targets: tuple[ClientId, ...]
+    public: ClientData | None = None
+    """Examples that no client holds, for methods that distil."""
+
+
+PUBLIC = "public"
+"""The name under which public data is a member of the federation."""
+
+
+def reserve(dataset: Dataset, count: int, seed: int) -> tuple[ClientData, Dataset]:
+    """Training examples drawn for nobody's use but distillation, and the data set without them."""
+    size = len(dataset.train.y)
+    if not 0 < count < size:
+        raise FedUnlearnError(
+            f"public = {count}: the training set has {size} examples, and some must be left"
+        )
+    drawn = torch.randperm(size, generator=generator("public", seed))
+    chosen, left = drawn[:count], drawn[count:].sort().values
+    return ClientData(dataset.train.take(chosen)), replace(dataset, train=dataset.train.take(left))
 
 
 def populate(

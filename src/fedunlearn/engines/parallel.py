@@ -92,6 +92,7 @@ class Parallel:
                     matrix[number],
                     answer["examples"],
                     answer["metrics"],
+                    answer["arrays"],
                     buffers={
                         name: values[number].clone()
                         for name, (_, values) in zip(self._learner.buffers, buffers, strict=True)
@@ -116,7 +117,10 @@ class Parallel:
         sizes = [
             sum(len(examples.y) for examples in data.evaluations.values()) for data in self._data.values()
         ]
-        return dict(zip(self._data, self._do(tasks, sizes), strict=True))
+        return {
+            client: {name: value for name, value in answer.items() if name != "arrays"}
+            for client, answer in zip(self._data, self._do(tasks, sizes), strict=True)
+        }
 
     def _do(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Answer]:
         known = {entry.name for entry in objective}
@@ -145,12 +149,19 @@ class _Clients:
             return self.learner.evaluate(data, params, buffers)
         lr, epochs, batch_size, seed = task["training"]
         job = Job(
-            params, task["objective"], self._see_all(task["arrays"]), buffers, lr, epochs, batch_size, seed
+            params,
+            task["objective"],
+            self._see_all(task["arrays"]),
+            buffers=buffers,
+            lr=lr,
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=seed,
         )
         reply = self.learner.train(data.train, job, out=self._see(task["displacement"]))
         for place, buffer in zip(task["results"], reply.buffers.values(), strict=True):
             self._see(place).copy_(buffer)
-        return {"examples": reply.examples, "metrics": reply.metrics}
+        return {"examples": reply.examples, "metrics": reply.metrics, "arrays": reply.arrays}
 
     def _see(self, place: list[Any]) -> Tensor:
         return self.memory.see(Place(*place))

@@ -19,6 +19,8 @@ from multiprocessing.context import ForkProcess
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load, save
+from torch import Tensor
 
 from ..types import FedUnlearnError
 
@@ -27,7 +29,10 @@ ATTEMPTS = 3
 
 Task = Mapping[str, Any]
 Answer = Mapping[str, Any]
-"""Both travel as JSON; what is larger lies in shared memory."""
+"""Both travel as JSON; what is larger lies in shared memory.
+
+Tensors whose size only the worker knows may stand under ``arrays`` of an answer; they follow as safetensors.
+"""
 
 Work = Callable[[Task], Answer]
 
@@ -92,8 +97,10 @@ class Crew:
             wait(waiting)
             for line in [line for line in waiting if line.poll()]:
                 waiting.remove(line)
-                for number, answer in json.loads(line.recv_bytes()):
-                    (failures if "failure" in answer else answers)[number] = answer
+                said, arrays = json.loads(line.recv_bytes()), load(line.recv_bytes())
+                for place, (number, names, answer) in enumerate(said):
+                    sent = {name: arrays[f"{place} {name}"] for name in names}
+                    (failures if "failure" in answer else answers)[number] = {**answer, "arrays": sent}
         if failures:
             first = failures[min(failures)]
             raise (FedUnlearnError if first["ours"] else RuntimeError)(first["failure"])
@@ -166,10 +173,15 @@ def _serve(work: Work, queue: Queue, line: Connection, parent: int) -> None:
     _keep_freed_memory()
     while True:
         tasks = json.loads(line.recv_bytes())
-        answers: list[tuple[int, Answer]] = []
+        said: list[tuple[int, list[str], Answer]] = []
+        sent: dict[str, Tensor] = {}
         while (number := queue.take()) is not None:
-            answers.append((number, _attempt(work, tasks[number])))
-        line.send_bytes(json.dumps(answers).encode())
+            answer = dict(_attempt(work, tasks[number]))
+            arrays: Mapping[str, Tensor] = answer.pop("arrays", {})
+            sent |= {f"{len(said)} {name}": array.contiguous() for name, array in arrays.items()}
+            said.append((number, list(arrays), answer))
+        line.send_bytes(json.dumps(said).encode())
+        line.send_bytes(save(sent))
 
 
 def _note(message: Warning | str) -> None:

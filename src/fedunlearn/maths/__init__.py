@@ -3,19 +3,24 @@
 Nothing here needs more than torch: a training loop of one's own can use this package alone.
 """
 
+from .alternatives import common_descent, plain_descent, random_direction
 from .directions import Direction, DirectionStatus, orthogonal_direction
 from .geometry import conflicts, cosine, distance
 from .losses import unlearning_cross_entropy, unlearning_transform
-from .projections import project_off
+from .projections import project_between, project_off
 
 __all__ = [
     "Direction",
     "DirectionStatus",
+    "common_descent",
     "conflicts",
     "cosine",
     "distance",
     "orthogonal_direction",
+    "plain_descent",
+    "project_between",
     "project_off",
+    "random_direction",
     "unlearning_cross_entropy",
     "unlearning_transform",
 ]

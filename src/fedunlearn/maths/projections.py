@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import blocks
+from ._quadratic import nonnegative
 
 NEGLIGIBLE = 1e-12
 """An ``away`` this much shorter than the displacement is rounding and has no direction worth keeping."""
@@ -73,4 +74,34 @@ def project_off(
     scale = norm / remainder if rescale else 1.0  # Alg. 1, line 17
     for part, (own, anchor) in blocks(displacement.unsqueeze(0), away):
         result[part] = own.sub_(anchor, alpha=share).mul_(scale)
+    return result
+
+
+@torch.no_grad()
+def project_between(displacement: Tensor, normals: Tensor) -> Tensor:
+    """The vector nearest to ``displacement`` that has no negative product with any row of ``normals``.
+
+    The exact projection on an intersection of half-spaces, for a few rows; zero rows ask for nothing. The
+    result is a new tensor of the displacement's type. A NaN or an infinity is refused.
+
+    >>> project_between(torch.tensor([3.0, -4.0]), torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
+    tensor([3., 0.])
+    """
+    if displacement.ndim != 1 or normals.ndim != 2 or normals.shape[1] != len(displacement):
+        raise ValueError(
+            "normals must be a matrix with a column for each element of displacement, "
+            f"got {tuple(normals.shape)} and {tuple(displacement.shape)}"
+        )
+    gram = displacement.new_zeros(len(normals) + 1, len(normals) + 1, dtype=torch.float64)
+    for _, block in blocks(normals, displacement):
+        gram += block @ block.T
+    if not bool(gram.isfinite().all()):
+        raise ValueError("displacement or normals hold a NaN, an infinity or numbers too large to square")
+    lengths = gram.diagonal()[:-1].sqrt()
+    lengths[lengths == 0] = 1.0
+    cosines = gram[:-1, :-1] / lengths / lengths.unsqueeze(1)
+    push = nonnegative(cosines, -gram[:-1, -1] / lengths) / lengths
+    result = torch.empty_like(displacement)
+    for part, block in blocks(normals, displacement):
+        result[part] = block[-1] + push @ block[:-1]
     return result

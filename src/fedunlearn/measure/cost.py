@@ -10,19 +10,25 @@ from ..types import ClientId, Job, Metrics, Replies
 
 
 def cost(jobs: Mapping[ClientId, Job], replies: Replies, seconds: float) -> Metrics:
-    """Local trainings, bytes the server sent and received, and wall seconds."""
+    """Local trainings, bytes the server sent and received, and wall seconds.
+
+    A job without a local epoch is no training, and its reply has no displacement worth sending.
+    """
+    trained = {client for client, job in jobs.items() if job.epochs > 0}
     return {
-        "local_trainings": len(jobs),
+        "local_trainings": len(trained),
         "bytes_down": sum(
-            _bytes(job.params, *job.arrays.values(), *job.buffers.values()) for job in jobs.values()
+            size(job.params, *job.arrays.values(), *job.buffers.values()) for job in jobs.values()
         ),
         "bytes_up": sum(
-            _bytes(reply.displacement, *reply.arrays.values(), *reply.buffers.values())
-            for reply in replies.values()
+            size(*reply.arrays.values(), *reply.buffers.values())
+            + (size(reply.displacement) if client in trained else 0)
+            for client, reply in replies.items()
         ),
         "seconds": seconds,
     }
 
 
-def _bytes(*tensors: Tensor) -> int:
+def size(*tensors: Tensor) -> int:
+    """Bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,7 +1,51 @@
 """Unlearning methods: one paper, one file."""
 
 from ..registry import method
-from . import fedavg, fedosd, finetune, retrain
+from . import (
+    ablations,
+    ascent,
+    ewcsga,
+    fedavg,
+    federaser,
+    fedkdu,
+    fedosd,
+    fedquit,
+    fedrecovery,
+    finetune,
+    fupga,
+    history,
+    joint,
+    knot,
+    mode,
+    negation,
+    puf,
+    rapid,
+    retrain,
+    sfu,
+)
 from .schedule import Schedule
 
-__all__ = ["Schedule", "fedavg", "fedosd", "finetune", "method", "retrain"]
+__all__ = [
+    "Schedule",
+    "ablations",
+    "ascent",
+    "ewcsga",
+    "fedavg",
+    "federaser",
+    "fedkdu",
+    "fedosd",
+    "fedquit",
+    "fedrecovery",
+    "finetune",
+    "fupga",
+    "history",
+    "joint",
+    "knot",
+    "method",
+    "mode",
+    "negation",
+    "puf",
+    "rapid",
+    "retrain",
+    "sfu",
+]

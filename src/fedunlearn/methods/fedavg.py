@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..types import ClientId, Job, Phase, Replies, Request, Stage, State
+from . import history
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Averaging(Phase):
 
 @dataclass(frozen=True)
 class Pretraining(Averaging):
-    """Averaging over all clients, later targets included."""
+    """Averaging over all clients, later targets included; records in its memory what later methods need."""
+
+    history: tuple[str, ...] = ()
 
     stage: ClassVar[Stage] = Stage.PRETRAINING
 
@@ -33,3 +36,7 @@ class Pretraining(Averaging):
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         return {client: Job(state.params) for client in request.clients}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        recorded = history.record(self.history, request, state, replies)
+        return super().tell(request, state, replies).remember(**recorded)

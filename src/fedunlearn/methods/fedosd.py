@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
 from ..registry import method
-from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
+from ..seeds import generator
+from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 from .schedule import Schedule
+from .targets import absent, require_targets
 
 PATIENCE = 3
+
+Direct = Callable[[Tensor, Tensor, torch.Generator], Direction]
+"""Finds a step from the targets' displacement, the retained clients', and random numbers if it wants any."""
+
+Anchor = Literal["reverting", "always", "never"]
+
+
+def steepest(forget: Tensor, retain: Tensor, draw: torch.Generator) -> Direction:
+    """Eq. 6."""
+    return orthogonal_direction(forget, retain)
 
 
 @dataclass(frozen=True)
@@ -22,13 +34,12 @@ class ForgettingDescent(Phase):
     """Descends the targets' unlearning loss, orthogonally to every retained client (Alg. 1, lines 2-9)."""
 
     objective: str = "uce"
-    direction: Callable[[Tensor, Tensor], Direction] = orthogonal_direction
+    direction: Direct = steepest
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
     def start(self, request: Request, state: State) -> State:
-        if not request.targets:
-            raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
+        require_targets(request)
         return super().start(request, state)
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
@@ -39,16 +50,19 @@ class ForgettingDescent(Phase):
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
         retained = replies.of(request.retained)
-        missing = [target for target in request.targets if target not in replies]
-        if missing or not retained:
+        if lost := absent(request, state, replies):
+            return lost
+        if not retained:
             return state.halt(
-                Status.MISSING_REPLY,
-                f"{missing[0] if missing else 'every retained client'} failed to answer, "
-                "and FedOSD cannot unlearn without it: bring it back and resume",
+                Status.MISSING_REPLY, "every retained client failed to answer: bring them back and resume"
             )
-        found = self.direction(replies.of(request.targets).mean(), retained.matrix())
+        found = self.direction(
+            replies.of(request.targets).mean(),
+            retained.matrix(),
+            generator(request.seed, "direction", state.round),
+        )
         moved = state.step(
-            found.vector,  # Eq. 6
+            found.vector,
             sine=found.sine,
             amplification=found.amplification,
             rank=found.rank,
@@ -74,7 +88,7 @@ class ForgettingDescent(Phase):
 class AnchoredAveraging(Phase):
     """Averages the retained clients, never moving back towards ω⁰ (Alg. 1, lines 11-23)."""
 
-    always: bool = False
+    anchor: Anchor = "reverting"
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
 
@@ -82,10 +96,12 @@ class AnchoredAveraging(Phase):
         return {client: Job(state.params) for client in request.retained}
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
+        if self.anchor == "never":
+            return state.step(-replies.mean())
         away = state.params - request.params
         anchored = {
             client: replace(
-                reply, displacement=project_off(reply.displacement, away, always=self.always)
+                reply, displacement=project_off(reply.displacement, away, always=self.anchor == "always")
             )  # Eq. 7
             for client, reply in replies.items()
         }
@@ -98,12 +114,13 @@ class AnchoredAveraging(Phase):
     summary="orthogonal steepest descent on the unlearning loss, then anchored averaging",
     online="targets and retained, then retained",
 )
-def fedosd(schedule: Schedule, *, objective: str = "uce", always: bool = False) -> tuple[Phase, ...]:
-    """``always`` projects every post-training update, as the released code does, not only reverting ones.
+def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reverting") -> tuple[Phase, ...]:
+    """``anchor``: which post-training updates are projected, those that are ``reverting`` (the paper) or
+    ``always`` all of them (its released code).
 
     ``objective`` is the targets' unlearning loss; another task than classification brings its own.
     """
     return (
         ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),
-        AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr, always),
+        AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr, anchor),
     )

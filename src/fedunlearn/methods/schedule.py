@@ -19,3 +19,9 @@ class Schedule:
     @property
     def rounds(self) -> int:
         return self.unlearn_rounds + self.recover_rounds
+
+    @property
+    def in_one_round(self) -> tuple[int, int]:
+        """For methods that unlearn in a single round: that one, and all others for the recovery."""
+        once = min(1, self.unlearn_rounds)
+        return once, self.rounds - once

@@ -98,14 +98,15 @@ class Recorder:
     """A listener that writes metrics and checkpoints into a folder, and knows where the run stopped.
 
     Metrics are appended every round, checkpoints at most every ``seconds`` and whenever the recorder
-    is closed, so a kill costs that much work and never a wrong bit.
+    is closed, so a kill costs that much work and never a wrong bit. Where a long history makes checkpoints
+    slow, they become rarer.
     """
 
     def __init__(self, folder: Path, identity: str, *, seconds: float = 5.0) -> None:
         self._checkpoints = folder / "checkpoints"
         self._metrics = folder / "metrics.jsonl"
         self._identity = identity
-        self._seconds = seconds
+        self._seconds = self._pause = seconds
         self._unsaved: tuple[Progress, int] | None = None
         self._saved_at = time.monotonic()
         self.progress, self._length = self._last_good()
@@ -131,13 +132,14 @@ class Recorder:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._length += len(line)
         self._unsaved = event.progress, self._length
-        if time.monotonic() - self._saved_at >= self._seconds:
+        if time.monotonic() - self._saved_at >= self._pause:
             self._save()
 
     def _save(self) -> None:
         """Saves the last round with as much of the metrics as belongs to it."""
         if self._unsaved is None:
             return
+        began = time.monotonic()
         with explained(self._metrics):
             os.fsync(self._file.fileno())
         progress, length = self._unsaved
@@ -155,6 +157,7 @@ class Recorder:
             path.unlink()
         self._unsaved = None
         self._saved_at = time.monotonic()
+        self._pause = self._seconds * max(1.0, 4 * (self._saved_at - began))
 
     def _files(self) -> list[Path]:
         return sorted(self._checkpoints.glob("[0-9]*.safetensors"), key=_number)

@@ -21,7 +21,7 @@ class Display:
         self._console = console
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
         self._bars = _bars(console) if live else None
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[int, TaskID] = {}
         self._seen: dict[str, float] = {}
         self._stages: set[Stage] = set()
         self._said_at = time.monotonic()
@@ -47,17 +47,22 @@ class Display:
         self._stages.add(phase.stage)
         done, ended = state.round, state.round == phase.rounds or state.status is not Status.RUNNING
         if self._bars is not None:
-            self._draw(phase.stage, done, phase.rounds)
+            self._draw(
+                event.progress.phase if phase.stage is not Stage.PRETRAINING else -1,
+                phase.stage,
+                done,
+                phase.rounds,
+            )
         elif ended or time.monotonic() - self._said_at >= QUIET_SECONDS:
             self._said_at = time.monotonic()
             self._console.print(f"{phase.stage} {done}/{phase.rounds}  {self._scores()}", highlight=False)
 
-    def _draw(self, stage: str, done: int, rounds: int) -> None:
+    def _draw(self, phase: int, stage: str, done: int, rounds: int) -> None:
         assert self._bars is not None
-        if stage not in self._tasks:
+        if phase not in self._tasks:
             # The time left is judged by the rounds seen here, not by those done before a resume.
-            self._tasks[stage] = self._bars.add_task(stage, total=rounds, completed=done - 1, scores="")
-        self._bars.update(self._tasks[stage], completed=done, scores=self._scores())
+            self._tasks[phase] = self._bars.add_task(stage, total=rounds, completed=done - 1, scores="")
+        self._bars.update(self._tasks[phase], completed=done, scores=self._scores())
 
     def _scores(self) -> str:
         return "  ".join(f"{_SHOWN[key]} {value:.3f}" for key, value in self._seen.items())

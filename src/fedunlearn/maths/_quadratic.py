@@ -1,0 +1,38 @@
+"""Least squares with coefficients that may not be negative: small, exact, in float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TOLERANCE = 1e-12
+
+
+def nonnegative(gram: Tensor, linear: Tensor) -> Tensor:
+    """The λ ≥ 0 that minimises ½ λᵀ gram λ − linearᵀ λ, for a positive semi-definite ``gram``.
+
+    The active-set method of Lawson and Hanson (1974): the most promising coefficient joins, and those that
+    the least-squares solution would make negative leave.
+    """
+    size = len(linear)
+    found = torch.zeros_like(linear)
+    free = torch.zeros(size, dtype=torch.bool, device=linear.device)
+    scale = TOLERANCE * max(float(linear.abs().max()), float(gram.diagonal().abs().max()), 1e-300)
+    for _ in range(3 * size):
+        slope = linear - gram @ found
+        slope[free] = -torch.inf
+        if float(slope.max()) <= scale:
+            break
+        free[slope.argmax()] = True
+        while True:
+            inside = torch.nonzero(free).squeeze(1)
+            solved = torch.zeros_like(found)
+            solved[inside] = torch.linalg.pinv(gram[inside][:, inside], hermitian=True) @ linear[inside]
+            leaving = free & (solved <= 0)
+            if not leaving.any():
+                break
+            reach = (found[leaving] / (found[leaving] - solved[leaving])).nan_to_num(0.0).min()
+            found = (found + reach * (solved - found)).clamp(min=0)
+            free &= found > 0
+        found = solved
+    return found

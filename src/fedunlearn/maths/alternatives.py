@@ -1,0 +1,107 @@
+"""Directions that the orthogonal one is compared with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._blocks import blocks
+from ._quadratic import nonnegative
+from .directions import Direction, DirectionStatus, orthogonal_direction
+from .geometry import cosine
+
+STATIONARY = 1e-8
+"""A common descent this much shorter than the longest gradient is none."""
+
+
+@torch.no_grad()
+def plain_descent(forget: Tensor, retain: Tensor) -> Direction:
+    """−g_u, whatever it does to the others (ablation M2 of FedOSD).
+
+    >>> plain_descent(torch.tensor([3.0, 4.0]), torch.tensor([[2.0, 0.0]])).vector
+    tensor([-3., -4.])
+    """
+    found = Direction(-forget, DirectionStatus.UNCONSTRAINED, 1.0, 1.0, 0, _worst(forget, retain), 0)
+    return found if bool(forget.any()) else _none(forget, DirectionStatus.ZERO_FORGET)
+
+
+@torch.no_grad()
+def random_direction(
+    forget: Tensor, retain: Tensor, generator: torch.Generator, *, spread: float = 1.0
+) -> Direction:
+    """A random step that is orthogonal to each row of ``retain`` and does not help ``forget`` (M4 of FedOSD).
+
+    The paper says no more than that. A wholly random vector is all but orthogonal to g_u in many dimensions
+    and would forget nothing, so it is mixed with the steepest one: ``spread`` is its length beside that one's
+    1, and ``inf`` leaves it alone. Degenerate cases are those of ``orthogonal_direction``.
+    """
+    if not spread >= 0:
+        raise ValueError(f"spread must not be negative, got {spread}")
+    norm = torch.linalg.vector_norm(forget)
+    if norm == 0:
+        return _none(forget, DirectionStatus.ZERO_FORGET)
+    drawn = torch.randn(len(forget), generator=generator, dtype=forget.dtype)
+    drawn *= norm / torch.linalg.vector_norm(drawn)
+    mixed = drawn if math.isinf(spread) else forget + spread * drawn
+    found = orthogonal_direction(mixed, retain)
+    length = torch.linalg.vector_norm(found.vector)
+    if length == 0:
+        return found
+    sign = -1.0 if float(found.vector @ forget) > 0 else 1.0
+    return Direction(
+        found.vector * (sign * norm / length),
+        found.status,
+        found.sine,
+        found.amplification,
+        found.rank,
+        found.max_cosine,
+        found.dropped,
+    )
+
+
+@torch.no_grad()
+def common_descent(forget: Tensor, retain: Tensor, *, match_norm: bool = False) -> Direction:
+    """−Σ λ_i g_i of least norm over all convex weights: it descends every gradient at once (M3 of FedOSD).
+
+    MGDA (Désidéri, 2012; Fliege and Svaiter, 2000), solved exactly on the Gram matrix. Where no step helps
+    all (the least norm vanishes) the vector is zero and the status ``in_span``. ``match_norm`` gives the step
+    the norm of ``forget``.
+
+    >>> common_descent(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 2.0]])).vector
+    tensor([-1., -1.])
+    """
+    gram = forget.new_zeros(len(retain) + 1, len(retain) + 1, dtype=torch.float64)
+    for _, block in blocks(retain, forget):
+        gram += block @ block.T
+    norm, longest = math.sqrt(float(gram[-1, -1])), math.sqrt(float(gram.diagonal().max()))
+    if norm == 0:
+        return _none(forget, DirectionStatus.ZERO_FORGET)
+    # ‖Σ λ_i g_i‖² + (Σ λ_i − 1)² over λ ≥ 0 has, but for its length, the solution of the simplex.
+    weights = nonnegative(gram / longest**2 + 1, torch.ones(len(gram), dtype=torch.float64))
+    weights /= weights.sum()
+    vector = torch.empty_like(forget)
+    for part, block in blocks(retain, forget):
+        vector[part] = -(weights @ block)
+    length = math.sqrt(max(0.0, float(weights @ gram @ weights)))
+    if length <= STATIONARY * longest:
+        return _none(forget, DirectionStatus.IN_SPAN)
+    factor = norm / length if match_norm else 1.0
+    return Direction(
+        vector.mul_(factor),
+        DirectionStatus.OK,
+        1.0,
+        factor,
+        int((weights > 0).sum()),
+        _worst(vector, retain),
+        0,
+    )
+
+
+def _worst(vector: Tensor, retain: Tensor) -> float:
+    return max((abs(cosine(row, vector)) for row in retain), default=0.0)
+
+
+def _none(forget: Tensor, status: DirectionStatus) -> Direction:
+    return Direction(torch.zeros_like(forget), status, 0.0, 0.0, 0, 0.0, 0)

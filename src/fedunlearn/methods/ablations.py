@@ -1,0 +1,66 @@
+"""FedOSD with one part replaced: the paper's ablations M1 to M6, in other values of the same fields."""
+
+from __future__ import annotations
+
+from ..maths import common_descent, plain_descent, random_direction
+from ..registry import method
+from ..types import Phase
+from .fedosd import AnchoredAveraging, Direct, ForgettingDescent, fedosd, steepest
+from .schedule import Schedule
+
+PAPER, ONLINE = "Pan et al., AAAI 2025", "targets and retained, then retained"
+
+
+def _phases(schedule: Schedule, objective: str = "uce", direction: Direct = steepest) -> tuple[Phase, ...]:
+    return (
+        ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective, direction),
+        AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr),
+    )
+
+
+@method(
+    "fedosd-m1", paper=PAPER, summary="FedOSD with gradient ascent in place of the UCE loss", online=ONLINE
+)
+def m1(schedule: Schedule) -> tuple[Phase, ...]:
+    """No UCE: the targets climb cross-entropy."""
+    return fedosd(schedule, objective="ascent")
+
+
+@method("fedosd-m2", paper=PAPER, summary="FedOSD without the orthogonal projection", online=ONLINE)
+def m2(schedule: Schedule) -> tuple[Phase, ...]:
+    """No projection: the targets' descent as it is."""
+    return _phases(schedule, direction=lambda forget, retain, _: plain_descent(forget, retain))
+
+
+@method(
+    "fedosd-m3", paper=PAPER, summary="FedOSD with the direction that helps everybody (MGDA)", online=ONLINE
+)
+def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
+    """``match_norm`` gives the step the norm of the targets' update, as in FedOSD."""
+    return _phases(
+        schedule,
+        direction=lambda forget, retain, _: common_descent(forget, retain, match_norm=match_norm),
+    )
+
+
+@method(
+    "fedosd-m4", paper=PAPER, summary="FedOSD with a random orthogonal direction that forgets", online=ONLINE
+)
+def m4(schedule: Schedule, *, spread: float = 1.0) -> tuple[Phase, ...]:
+    """``spread`` is the length of the random part beside the steepest one's 1; ``inf`` is random alone."""
+    return _phases(
+        schedule,
+        direction=lambda forget, retain, draw: random_direction(forget, retain, draw, spread=spread),
+    )
+
+
+@method("fedosd-m5", paper=PAPER, summary="FedOSD with plain post-training", online=ONLINE)
+def m5(schedule: Schedule) -> tuple[Phase, ...]:
+    """No projection in post-training."""
+    return fedosd(schedule, anchor="never")
+
+
+@method("fedosd-m6", paper=PAPER, summary="FedOSD with a UCE loss that has no bound", online=ONLINE)
+def m6(schedule: Schedule) -> tuple[Phase, ...]:
+    """−log(1 − p): where p is 1, nothing holds the step back."""
+    return fedosd(schedule, objective="uce_unbounded")

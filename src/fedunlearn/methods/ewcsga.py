@@ -1,0 +1,123 @@
+"""EWCSGA: gradient ascent held back by elastic weight consolidation (Wu et al., IEEE Network 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..objectives import Ascend, Minimise, objective
+from ..registry import method
+from ..types import ClientId, Examples, Job, Objective, Phase, Replies, Request, Stage, State, Vector
+from .ascent import Ascent
+from .fedavg import Averaging
+from .schedule import Schedule
+from .targets import absent, require_targets
+
+
+@dataclass(frozen=True)
+class Fisher(Minimise):
+    """Uploads the mean over batches of (∇ log p(ŷ|x))², ŷ being what the model itself predicts."""
+
+    def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        squares = []
+        for x, _ in batches:
+            output = model(x)
+            loss = cross_entropy(output, output.detach().argmax(1))
+            slopes = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            squares.append(torch.cat([slope.reshape(-1) for slope in slopes]).square())
+        return {"fisher": sum(squares[1:], squares[0]) / len(squares)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticAscend(Ascend):
+    """−CE + λ/2 Σ F_k (ω_k − ω⁰_k)².
+
+    The sign is that of the paper's text: its formula, ascended literally, would maximise the penalty.
+    Deviation: λ F_k is capped at 1/η, where one step leads back to ω⁰ and any more would overshoot.
+    """
+
+    anchor: Tensor
+    stiffness: Tensor
+
+    def step(self, params: Vector, gradient: Vector, lr: float) -> Vector:
+        pull = self.stiffness.clamp(max=1 / lr) * (params - self.anchor)
+        return super().step(params, gradient, lr) + lr * pull
+
+
+@objective("fisher", summary="uploads the diagonal of the Fisher information; trains nothing")
+def _fisher(arrays: Mapping[str, Tensor]) -> Objective:
+    return Fisher()
+
+
+@objective("elastic_ascent", summary="gradient ascent with a spring to an anchor in each parameter")
+def _elastic_ascent(arrays: Mapping[str, Tensor]) -> Objective:
+    return ElasticAscend(
+        clip=float(arrays["clip"]), anchor=arrays["anchor"], stiffness=arrays["penalty"] * arrays["fisher"]
+    )
+
+
+@dataclass(frozen=True)
+class ImportanceEstimate(Phase):
+    """Asks once how much each parameter matters, at ω⁰."""
+
+    whose: Literal["target", "retained"] = "target"
+
+    stage: ClassVar[Stage] = Stage.UNLEARNING
+
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+        require_targets(request)
+        asked = request.targets if self.whose == "target" else request.retained
+        return {client: Job(state.params, "fisher", effort=0) for client in asked}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        if self.whose == "target" and (lost := absent(request, state, replies)):
+            return lost
+        parts = zip(replies.values(), replies.weights(), strict=True)
+        return state.remember(
+            fisher=sum(
+                (reply.arrays["fisher"] * share for reply, share in parts), torch.zeros_like(state.params)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class ElasticAscent(Ascent):
+    """Ascent at the targets that parameters resist the more, the more they matter."""
+
+    objective: str | None = "elastic_ascent"
+    penalty: float = 5000.0
+
+    def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
+        return {
+            **super().arrays(request, state),
+            "anchor": request.params,
+            "fisher": state.memory["fisher"],
+            "penalty": torch.tensor(self.penalty),
+        }
+
+
+@method(
+    "ewcsga",
+    paper="Wu et al., IEEE Network 2022",
+    summary="gradient ascent at the targets with an elastic-weight-consolidation penalty",
+    online="targets, then retained",
+)
+def ewcsga(
+    schedule: Schedule,
+    *,
+    penalty: float = 5000.0,
+    clip: float = 5.0,
+    fisher: Literal["target", "retained"] = "target",
+) -> tuple[Phase, ...]:
+    """``penalty`` is λ; ``fisher`` says on whose data the Fisher diagonal is taken."""
+    return (
+        ImportanceEstimate(min(1, schedule.unlearn_rounds), schedule.unlearn_lr, fisher),
+        ElasticAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip, penalty=penalty),
+        Averaging(schedule.recover_rounds, schedule.recover_lr),
+    )

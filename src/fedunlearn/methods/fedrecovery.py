@@ -1,0 +1,85 @@
+"""FedRecovery: subtract the targets' weighted residuals (Zhang et al., IEEE TIFS 2023)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from ..registry import method
+from ..seeds import generator
+from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
+from .fedavg import Averaging
+from .schedule import Schedule
+
+
+@dataclass(frozen=True)
+class ResidualSubtraction(Phase):
+    """ω⁰ − c Σ p_t δ_t + z, where ω^{t+1} − δ_t is where round t would have led without the targets."""
+
+    scale: float = 1.0
+    weighting: Literal["normalized", "mean_one"] = "normalized"
+    noise: float = 0.0
+
+    stage: ClassVar[Stage] = Stage.UNLEARNING
+    needs: ClassVar[frozenset[str]] = frozenset({"residuals", "share"})
+
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+        return {}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        shares = {target: float(request.recorded("share", target)) for target in request.targets}
+        rounds, weight = request.history["residuals"].tolist()
+        if weight == 0:
+            return state.halt(Status.CONVERGED, "pre-training never moved, so there is nothing to subtract")
+        residual = sum(
+            (share * request.recorded("residuals", target) for target, share in shares.items()),
+            torch.zeros_like(state.params),
+        ) / (weight * (1 - sum(shares.values())))
+        factor = self.scale * (rounds if self.weighting == "mean_one" else 1)
+        drawn = torch.randn(len(residual), generator=generator(request.seed, "fedrecovery"))
+        return state.step(self.noise * drawn - factor * residual)
+
+
+def noise_for(epsilon: float, beta: float, bound: float) -> float:
+    """The σ that hides a difference of norm ``bound`` with (ε, β), by the Gaussian mechanism."""
+    if not (epsilon > 0 and 0 < beta < 1 and bound >= 0):
+        raise FedUnlearnError(
+            f"privacy = [{epsilon:g}, {beta:g}, {bound:g}]: epsilon must be positive, beta in (0, 1), "
+            "and the bound not negative"
+        )
+    log = math.log(1 / beta)
+    return bound / (math.sqrt(2) * (math.sqrt(log + epsilon) - math.sqrt(log)))
+
+
+@method(
+    "fedrecovery",
+    paper="Zhang et al., IEEE TIFS 2023",
+    summary="subtracts the targets' weighted residuals from the model, in one step of the server",
+    online="retained",
+)
+def fedrecovery(
+    schedule: Schedule,
+    *,
+    scale: float = 1.0,
+    weighting: Literal["normalized", "mean_one"] = "normalized",
+    noise: float = 0.0,
+    privacy: list[float] | None = None,
+) -> tuple[Phase, ...]:
+    """``noise`` is a standard deviation, or follows from ``privacy`` = [ε, β, bound of the difference].
+
+    Only the bound that the paper derives makes it a guarantee, and only beside a retrained model with the
+    same noise.
+    """
+    if privacy is not None:
+        if len(privacy) != 3:
+            raise FedUnlearnError(f"privacy = {privacy}: give [epsilon, beta, bound]")
+        noise = noise_for(*privacy)
+    once, rest = schedule.in_one_round
+    return (
+        ResidualSubtraction(once, schedule.unlearn_lr, scale, weighting, noise),
+        Averaging(rest, schedule.recover_lr),
+    )

@@ -1,0 +1,105 @@
+"""KNOT: clusters that never mix, so that one can be retrained alone (Su and Li, INFOCOM 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..registry import method
+from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from .fedavg import Pretraining
+from .schedule import Schedule
+
+
+def clusters(clients: Iterable[ClientId], count: int) -> dict[ClientId, str]:
+    """The name of each client's cluster: dealt out by the client's. A virtual client follows its real one.
+
+    Deviation: the paper groups clients by speed and similarity, for asynchronous rounds.
+    """
+    clients = list(clients)
+    real = sorted({client.partition("#")[0] for client in clients})
+    return {client: f"cluster {real.index(client.partition('#')[0]) % count}" for client in clients}
+
+
+@dataclass(frozen=True)
+class ClusteredPretraining(Pretraining):
+    """Averaging inside each cluster; the model is the mean of the clusters'."""
+
+    clusters: int = 5
+
+    def start(self, request: Request, state: State) -> State:
+        member = clusters(request.clients, self.clusters)
+        models = dict.fromkeys(member.values(), state.params)
+        return super().start(request, state).remember(cluster=state.params, **models)
+
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+        member = clusters(request.clients, self.clusters)
+        return {client: Job(state.memory[member[client]]) for client in request.clients}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        models = _averaged(_models(state.memory), replies, clusters(request.clients, self.clusters))
+        return state.move_to(_mean(models)).remember(**models)
+
+
+@dataclass(frozen=True)
+class ClusterRetraining(Phase):
+    """The targets' clusters are trained anew without them; the others stay as they are, to the bit."""
+
+    stage: ClassVar[Stage] = Stage.POSTTRAINING
+    needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
+
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+        member, models = self._members(request), self._anew(request, state)
+        return {c: Job(models[member[c]]) for c in request.retained if member[c] in models}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        member = self._members(request)
+        anew = _averaged(self._anew(request, state), replies, member)
+        peopled = {member[client] for client in request.retained}
+        models = {name: model for name, model in _models(request.history).items() if name in peopled} | anew
+        moved = state.move_to(_mean(models)).remember(**anew)
+        return moved if anew else moved.halt(Status.CONVERGED, "nobody else was in the targets' clusters")
+
+    def _members(self, request: Request) -> dict[ClientId, str]:
+        return clusters(request.clients, len(_models(request.history)))
+
+    def _anew(self, request: Request, state: State) -> dict[str, Vector]:
+        """The models in training: of the clusters that have lost somebody and still have somebody."""
+        member = self._members(request)
+        hit = {member[target] for target in request.targets}
+        start = request.history["cluster"]
+        return {
+            member[client]: state.memory.get(member[client], start)
+            for client in request.retained
+            if member[client] in hit
+        }
+
+
+def _models(memory: Mapping[str, Vector]) -> dict[str, Vector]:
+    return {name: model for name, model in memory.items() if name.startswith("cluster ")}
+
+
+def _averaged(
+    models: Mapping[str, Vector], replies: Replies, member: Mapping[ClientId, str]
+) -> dict[str, Vector]:
+    """Each cluster's model after the updates of its members."""
+    own = {name: replies.of(c for c in replies if member[c] == name) for name in models}
+    return {name: model - own[name].average() if own[name] else model for name, model in models.items()}
+
+
+def _mean(models: Mapping[str, Vector]) -> Vector:
+    return torch.stack([models[name] for name in sorted(models)]).mean(0)
+
+
+@method(
+    "knot",
+    paper="Su and Li, INFOCOM 2023",
+    summary="retrains only the targets' cluster; pre-training must have been clustered",
+    online="retained",
+)
+def knot(schedule: Schedule) -> tuple[Phase, ...]:
+    """Needs ``pretraining.clusters``; there is no other post-training, which would mix the clusters."""
+    return (ClusterRetraining(schedule.rounds, schedule.pretrain_lr),)

@@ -1,0 +1,49 @@
+"""NoT: negate a layer's weights and train on (Khalil et al., CVPR 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..registry import did_you_mean, method
+from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State
+from .fedavg import Averaging
+from .schedule import Schedule
+
+
+@dataclass(frozen=True)
+class WeightNegation(Phase):
+    """W ← −W in the named parameters; the first weight of the network unless any is named."""
+
+    layers: tuple[str, ...] = ()
+
+    stage: ClassVar[Stage] = Stage.UNLEARNING
+
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+        return {}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        params = state.params.clone()
+        pieces = request.pieces(params)
+        weights = [name for name, piece in pieces.items() if piece.ndim > 1] or list(pieces)
+        for name in self.layers or weights[:1]:
+            if name not in pieces:
+                raise FedUnlearnError(f"the model has no parameter {name!r}{did_you_mean(name, pieces)}")
+            pieces[name].neg_()
+        return state.move_to(params)
+
+
+@method(
+    "not",
+    paper="Khalil et al., CVPR 2025",
+    summary="negates the first layer's weights, then trains on without the targets",
+    online="retained",
+)
+def negation(schedule: Schedule, *, layers: list[str] | None = None) -> tuple[Phase, ...]:
+    """``layers`` names the parameters to negate; recovery takes the learning rate of pre-training."""
+    once, rest = schedule.in_one_round
+    return (
+        WeightNegation(once, schedule.unlearn_lr, tuple(layers or ())),
+        Averaging(rest, schedule.pretrain_lr),
+    )

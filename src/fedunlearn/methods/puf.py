@@ -1,0 +1,60 @@
+"""PUF: add the negated pseudo-gradients of the targets (Mora et al., arXiv 2504.05822)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from ..registry import method
+from ..types import ClientId, Job, Phase, Replies, Request, Stage, State
+from .fedavg import Averaging
+from .schedule import Schedule
+from .targets import absent, require_targets
+
+
+@dataclass(frozen=True)
+class NegatedUpdate(Phase):
+    """ω − s Σ U_u of an ordinary local training: alone, or weighed within a round of all clients."""
+
+    scale: float
+    within: Literal["special", "regular"] = "special"
+
+    stage: ClassVar[Stage] = Stage.UNLEARNING
+
+    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+        require_targets(request)
+        asked = request.targets if self.within == "special" else request.clients
+        return {client: Job(state.params) for client in asked}
+
+    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        if lost := absent(request, state, replies):
+            return lost
+        direction = torch.zeros_like(state.params)
+        for (client, reply), share in zip(replies.items(), replies.weights(), strict=True):
+            weight = 1.0 if self.within == "special" else share
+            direction.add_(
+                reply.displacement, alpha=weight * (self.scale if client in request.targets else -1)
+            )
+        length = torch.linalg.vector_norm(direction) / torch.linalg.vector_norm(state.params)
+        return state.step(direction, relative_step=float(length))
+
+
+@method(
+    "puf",
+    paper="Mora et al., arXiv 2504.05822",
+    summary="one ordinary round whose target updates are negated and scaled",
+    online="targets, then retained",
+)
+def puf(
+    schedule: Schedule, *, round: Literal["special", "regular"] = "special", scale: float | None = None
+) -> tuple[Phase, ...]:
+    """A ``special`` round asks the targets alone (scale 2), a ``regular`` one everybody (scale 20)."""
+    once, rest = schedule.in_one_round
+    chosen = (2.0 if round == "special" else 20.0) if scale is None else scale
+    return (
+        NegatedUpdate(once, schedule.unlearn_lr, chosen, round),
+        Averaging(rest, schedule.recover_lr),
+    )

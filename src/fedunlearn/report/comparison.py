@@ -1,0 +1,131 @@
+"""The table of a comparison, from its run folders alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rich.table import Table
+
+from ..record import read_metrics
+from ..types import Metrics
+
+COLUMNS = {
+    "asr_1": "ASR¹",
+    "r_acc_1": "R-Acc¹",
+    "worst_1": "worst¹",
+    "asr_2": "ASR²",
+    "r_acc_2": "R-Acc²",
+    "worst_2": "worst²",
+    "conflicts": "NC",
+    "local_trainings": "trainings",
+    "seconds": "seconds",
+    "megabytes_up": "MB up",
+    "megabytes_down": "MB down",
+    "megabytes_stored": "MB stored",
+}
+DIGITS = {
+    "conflicts": 2,
+    "local_trainings": 0,
+    "seconds": 0,
+    "megabytes_up": 0,
+    "megabytes_down": 0,
+    "megabytes_stored": 0,
+}
+Figures = Mapping[str, float]
+
+
+def figures(run: Path) -> Figures:
+    """What a comparison says about one run: 1 is the end of unlearning, 2 the end of post-training."""
+    rows = read_metrics(run)
+    found: dict[str, float] = {}
+    for number, stage in ((1, "unlearning"), (2, "post-training")):
+        evaluated = [row for row in rows if row["stage"] == stage and "r_acc" in row]
+        if evaluated:
+            last = evaluated[-1]
+            found[f"r_acc_{number}"], found[f"worst_{number}"] = (
+                float(last["r_acc"]),
+                float(last["r_acc_worst"]),
+            )
+            if "asr" in last:
+                found[f"asr_{number}"] = float(last["asr"])
+    counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
+    if counted:
+        found["conflicts"] = fmean(counted)
+    found |= {key: _total(rows, key) for key in ("local_trainings", "seconds")}
+    found |= {f"megabytes_{way}": _total(rows, f"bytes_{way}") / 1e6 for way in ("up", "down")}
+    found["megabytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0) / 1e6
+    return found
+
+
+def _total(rows: Sequence[Metrics], key: str) -> float:
+    return sum(float(row.get(key, 0)) for row in rows)
+
+
+def start(run: Path) -> Figures:
+    """ω⁰, as the run began with it."""
+    first = read_metrics(run)[0]
+    return {
+        f"{key}_1": float(first[name])
+        for key, name in (("asr", "asr"), ("r_acc", "r_acc"), ("worst", "r_acc_worst"))
+        if name in first
+    }
+
+
+def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
+    """Header and rows: ω⁰, that of a row with another one, and each method.
+
+    Several runs of one are a mean ± standard deviation (of a sample, n − 1).
+    """
+    finished = {row: [run for run in of if (run / "outcome.json").exists()] for row, of in runs.items()}
+    numbers = {row: [figures(run) for run in of] for row, of in finished.items() if of}
+    begun: dict[str, tuple[str, list[Figures]]] = {}
+    for row, of in finished.items():
+        origin = [start(run) for run in of]
+        begun.setdefault(str(origin), (f"ω⁰ ({row})" if begun else "ω⁰", origin))
+    numbers = dict(begun.values()) | numbers
+    keys = [key for key in COLUMNS if any(key in found for of in numbers.values() for found in of)]
+    ended = {row: sorted({_status(run) for run in of} - {"done"}) for row, of in finished.items()}
+    return [
+        ["", *(COLUMNS[key] for key in keys), "ended"],
+        *(
+            [
+                row,
+                *(_cell(key, [f[key] for f in of if key in f]) for key in keys),
+                ", ".join(ended.get(row, [])),
+            ]
+            for row, of in numbers.items()
+        ),
+    ]
+
+
+def _status(run: Path) -> str:
+    return str(json.loads((run / "outcome.json").read_text())["status"])
+
+
+def _cell(key: str, values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    digits = DIGITS.get(key, 3)
+    spread = f" ±{stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{spread}"
+
+
+def comparison_table(runs: Mapping[str, Sequence[Path]]) -> Table:
+    """The comparison for a terminal."""
+    header, *lines = compared(runs)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for line in lines:
+        shown.add_row(*line)
+    return shown
+
+
+def comparison_markdown(runs: Mapping[str, Sequence[Path]]) -> str:
+    """The comparison as a Markdown table."""
+    header, *lines = compared(runs)
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *lines])
