@@ -76,11 +76,10 @@ class Learner:
             self._module.train()
             # A criterion of the output alone; any other objective may use gradients of its own meanwhile.
             losses = (
-                self._sum_gradients(goal, examples, job)
+                self._sum_gradients(goal, examples, job, out)
                 if type(goal) is Minimise
-                else self._sum_steps(goal, examples, job)
+                else self._sum_steps(goal, examples, job, out)
             )
-        out.copy_(self._moved)
         return Reply(
             out,
             len(examples.y),
@@ -89,26 +88,28 @@ class Learner:
             {name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(self, goal: Minimise, examples: Examples, job: Job) -> list[Tensor]:
+    def _sum_gradients(self, goal: Minimise, examples: Examples, job: Job, out: Vector) -> list[Tensor]:
         """Plain steps: backward passes add to one sum, which the learning rate scales at the end."""
-        start, losses = job.params.to(self._device), []
+        start = job.params.to(self._device)
+        losses: list[Tensor] = []
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
         with self._summing(vectors.views(gradients, self._module)):
             for _ in range(job.epochs):
                 for x, y in self._batches(examples, job.batch_size):
+                    if losses:  # after the last batch nobody needs the model
+                        torch.sub(start, gradients, alpha=job.lr, out=self._params)
                     if self._perceptron:
                         loss = self._perceptron.backward(goal.criterion, x, y)
                     else:
                         with self._arithmetic():
                             loss = goal.loss(self._module, x, y)
                         loss.backward()
-                    torch.sub(start, gradients, alpha=job.lr, out=self._params)
                     losses.append(loss.detach() * len(y))
-        gradients.mul_(job.lr)
+        torch.mul(gradients.cpu(), job.lr, out=out)
         return losses
 
-    def _sum_steps(self, goal: Objective, examples: Examples, job: Job) -> list[Tensor]:
+    def _sum_steps(self, goal: Objective, examples: Examples, job: Job, out: Vector) -> list[Tensor]:
         """Steps of the objective's own."""
         start, losses = job.params.to(self._device), []
         moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
@@ -122,6 +123,7 @@ class Learner:
                     moved += goal.step(self._params, gradient, job.lr)
                     torch.sub(start, moved, out=self._params)
                 losses.append(loss.detach() * len(y))
+        out.copy_(moved)
         return losses
 
     def _batches(self, examples: Examples, size: int) -> Iterator[Examples]:
