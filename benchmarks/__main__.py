@@ -264,7 +264,7 @@ def _growth(figures: Any) -> list[str]:
 
 def _memories(figures: Any) -> list[str]:
     return _table(
-        "model | m | samples | data MB | rounds | RSS of all processes, MB | PSS MB | PSS after a tenth",
+        "model | m | samples | data MB | rounds | RSS of all processes, MB | RSS after a tenth | PSS MB",
         [
             [
                 row["model"],
@@ -272,9 +272,9 @@ def _memories(figures: Any) -> list[str]:
                 f"{row['samples']:,}",
                 f"{row['data']:.0f}",
                 row["rounds"],
-                f"{row['rss']:.0f}",
+                f"{row['rss']:.1f}",
+                f"{row['early_rss']:.1f}",  # PSS would move with whoever else on the machine maps torch
                 f"{row['pss']:.0f}",
-                f"{row['early_pss']:.0f}",
             ]
             for row in figures
         ],
