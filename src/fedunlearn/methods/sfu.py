@@ -45,11 +45,13 @@ class LayerInputs(Minimise):
     @torch.no_grad()
     def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
         seen: dict[str, Tensor] = {}
+        # Before anybody watches: to fetch the first batch, the client may try the model on something else.
+        x = next(iter(batches)).x
 
         def watch(name: str, layer: nn.Module) -> Any:
             def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
                 columns = pad(_columns(layer, inputs[0]), (0, 1), value=1.0)
-                seen[name] = columns.T @ columns
+                seen[name] = seen.get(name, 0) + columns.T @ columns
 
             return layer.register_forward_pre_hook(see)
 
@@ -59,7 +61,7 @@ class LayerInputs(Minimise):
             if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad
         ]
         try:
-            model(next(iter(batches)).x)
+            model(x)
         finally:
             for handle in watches:
                 handle.remove()
