@@ -54,17 +54,36 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ({"data": {"partition": "pat20"}}, "unknown partition 'pat20'; did you mean 'pat-20'"),
         ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'nfresnet18'"),
         ({"method": "fedsod"}, "unknown method 'fedsod'; did you mean 'fedosd'"),
-        ({"options": {"ancor": "never"}}, "no option 'ancor'; did you mean 'anchor'"),
+        ({"options": {"ancor": "always"}}, "no option 'ancor'; did you mean 'anchor'"),
         ({"unlearning": {"lr": -1}}, "unlearning.lr = -1"),
         ({"unlearning": {"lr": float("nan")}}, "unlearning.lr = nan"),
         ({"data": {"clients": 1}}, "data.clients = 1"),
         ({"request": {"level": "clint"}}, "request.level = 'clint'"),
         ({"request": {"targets": 0}}, "request.targets = 0"),
-        ({"options": {"anchor": "sometimes"}}, "option anchor = 'sometimes'"),
+        ({"options": {"anchor": "no"}}, "option anchor = 'no'"),
+        ({"method": "fedosd-m4", "options": {"spread": float("inf")}}, "option spread = inf"),
         ({"method": "retrain", "options": {"rounds": "many"}}, "option rounds = 'many'"),
         ({"method": "retrain", "options": {"rounds": -5}}, "-5 rounds trains nothing"),
         ({"data": {"partition": "dirichlet", "options": {"alpha": "x"}}}, "option alpha = 'x'"),
         ({"data": {"partition": "iid", "options": {"alpha": 1}}}, "partition 'iid' has no option 'alpha'"),
+        ({"pretraining": {"history": ["norm"]}}, "unknown history 'norm'; did you mean 'norms'"),
+        ({"method": "federaser"}, 'federaser needs them: set history = ["norms"] in [pretraining]'),
+        ({"method": "fedrecovery"}, 'fedrecovery needs them: set history = ["residuals"] in [pretraining]'),
+        ({"method": "fupga"}, 'fupga needs them: set history = ["locals"] in [pretraining]'),
+        ({"method": "fedkdu"}, 'fedkdu needs them: set history = ["updates"] in [pretraining]'),
+        ({"method": "fedkdu", "pretraining": {"history": ["updates"]}}, "public in [data]"),
+        ({"method": "knot"}, "knot needs them: set clusters = 5 in [pretraining]"),
+        ({"method": "federaser", "pretraining": {"clusters": 2}}, "records no norms"),
+        ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "no other history: remove one"),
+        ({"pretraining": {"clusters": 5}}, "4 clients cannot form 5 clusters"),
+        (
+            {
+                "method": "fedrecovery",
+                "pretraining": {"history": ["residuals"]},
+                "request": {"level": "sample"},
+            },
+            "fedrecovery needs history, which knows whole clients only: use level = 'client'",
+        ),
     ],
 )
 def test_a_bad_experiment_gets_one_sentence(changes, sentence):
@@ -219,3 +238,101 @@ def test_several_targets_and_epochs(tmp_path):
 def read_metrics_of(experiment: Experiment, folder) -> list[dict[str, object]]:
     assert experiments.perform(experiment, folder / "run").status == "done"
     return read_metrics(folder / "run")
+
+
+RECORDING = {"rounds": 4, "lr": 0.05, "history": ["norms", "residuals", "updates", "locals"]}
+
+
+def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypatch):
+    setting = prepare(small(pretraining=RECORDING))
+    with pytest.warns(UserWarning, match="pre-training records locals, norms, residuals, updates"):
+        whole = pretrained(setting, workers=1)
+
+    def interrupt(event: object) -> None:
+        if event.metrics["elapsed"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
+    with pytest.warns(UserWarning, match="MB"), pytest.raises(KeyboardInterrupt):
+        pretrained(setting, [interrupt], workers=1)
+    with pytest.warns(UserWarning, match="MB"):
+        again = pretrained(setting, workers=2)
+    assert again.memory.keys() == whole.memory.keys()
+    assert {name.partition(" ")[0] for name in whole.memory} == {"share", *RECORDING["history"]}
+    assert all(torch.equal(again.memory[name], value) for name, value in whole.memory.items())
+    assert torch.equal(again.params, whole.params)
+
+
+def test_recording_changes_no_bit_and_its_size_is_announced():
+    with pytest.warns(UserWarning, match=r"1\.0 MB in memory"):
+        recorded = pretrained(prepare(small(pretraining={**RECORDING, "history": ["updates"]})), workers=1)
+    plain = pretrained(prepare(small()), workers=1)
+    assert torch.equal(recorded.params, plain.params)
+    assert plain.memory == {}
+    assert 4 * 4 * len(plain.params) == pytest.approx(1.0e6, rel=0.05)
+
+
+def test_a_run_keeps_only_the_history_that_its_method_needs(tmp_path):
+    with pytest.warns(UserWarning, match="MB"):
+        outcome = perform(small(method="fedrecovery", pretraining=RECORDING), tmp_path / "run", workers=1)
+    kept, _ = read_state(tmp_path / "run/omega0.safetensors")
+    assert {name.partition(" ")[0] for name in kept.memory} == {"share", "residuals"}
+    assert outcome.status == "done"
+
+
+def test_clusters_are_retrained_from_a_clustered_pre_training(tmp_path):
+    clustered = {"rounds": 4, "lr": 0.05, "clusters": 2}
+    outcome = perform(small(method="knot", pretraining=clustered), tmp_path / "run", workers=1)
+    kept, _ = read_state(tmp_path / "run/omega0.safetensors")
+    assert set(kept.memory) == {"cluster", "cluster 0", "cluster 1"}
+    (anew,) = outcome.state.memory
+    (other,) = {"cluster 0", "cluster 1"} - {anew}
+    assert torch.equal(outcome.params, (kept.memory[other] + outcome.state.memory[anew]) / 2)
+
+
+def test_public_examples_are_nobody_elses(tmp_path):
+    public = {**SMALL["data"], "public": 40}
+    setting = prepare(small(data=public, backdoor={"enabled": False}))
+
+    def pictures(*sets) -> list[bytes]:
+        return [picture.numpy().tobytes() for examples in sets for picture in examples.x]
+
+    reserved = pictures(setting.population.public.train)
+    assert len(set(reserved)) == 40
+    held = pictures(
+        *(
+            examples
+            for clients in (setting.population.pretraining, setting.population.unlearning)
+            for data in clients.values()
+            for examples in (data.train, *data.evaluations.values())
+        )
+    )
+    assert not set(reserved) & set(held)
+    everything = prepare(small(backdoor={"enabled": False})).population.pretraining
+    all_pictures = pictures(*(s for d in everything.values() for s in (d.train, d.evaluations["test"])))
+    assert set(reserved) < set(all_pictures)
+    assert set(held) | set(reserved) == set(all_pictures)
+
+
+def test_fedkdu_distils_on_the_public_examples(tmp_path):
+    experiment = small(
+        method="fedkdu",
+        options={"epochs": 2},
+        data={**SMALL["data"], "public": 40},
+        pretraining={**RECORDING, "history": ["updates"]},
+    )
+    with pytest.warns(UserWarning, match="MB"):
+        outcome = perform(experiment, tmp_path / "run", workers=1)
+    assert outcome.status == "done"
+    assert [row["local_trainings"] for row in read_metrics(tmp_path / "run")[1:]] == [0, 1, 1, 3, 3]
+
+
+def test_conflicts_can_be_counted_for_methods_that_ask_no_retained_client(tmp_path):
+    plain = perform(small(method="ascent"), tmp_path / "plain", workers=1)
+    counted = perform(small(method="ascent", count_conflicts=True), tmp_path / "counted", workers=1)
+    assert torch.equal(plain.params, counted.params)
+    for one, other in zip(plain.metrics[1:], counted.metrics[1:], strict=True):
+        assert ("conflicts" in one) is (one["stage"] == "post-training")
+        assert 0 <= other["conflicts"] <= 3
+        for key in ("local_trainings", "bytes_down", "bytes_up", "bytes_stored", "distance", "r_acc"):
+            assert one[key] == other[key]

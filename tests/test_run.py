@@ -223,3 +223,34 @@ def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():
     assert derive("a", "bc") != derive("ab", "c")
     assert derive(1) != derive("1")
     assert 0 <= derive("anything") < 2**63
+
+
+@pytest.mark.parametrize(
+    "name", ["ascent", "ewcsga", "fupga", "sfu", "not", "fedrecovery", "puf", "mode", "fedkdu"]
+)
+def test_counting_conflicts_changes_neither_result_nor_cost(name):
+    phases = method[name](Schedule(3, 0.05, 3, 0.05))
+    plain = unlearn(phases, request(), Quadratics())
+    counted = unlearn(phases, request(), Quadratics(), count_conflicts=True)
+    assert torch.equal(plain.params, counted.params)
+    for one, other in zip(plain.metrics, counted.metrics, strict=True):
+        assert {k: v for k, v in other.items() if k not in ("conflicts", "seconds")} == {
+            k: v for k, v in one.items() if k not in ("conflicts", "seconds")
+        }
+    assert all("conflicts" in row for row in counted.metrics[1:])
+    assert not all("conflicts" in row for row in plain.metrics[1:])
+
+
+def test_conflicts_are_those_of_the_retained_clients_at_the_model_before_the_step():
+    asked, federation = request(), Quadratics()
+    outcome = unlearn(method["not"](Schedule(1, 0.05, 0, 0.05)), asked, federation, count_conflicts=True)
+    step = outcome.params - asked.params
+    against = [float(federation.gradient(client, asked.params) @ step) > 0 for client in asked.retained]
+    assert outcome.metrics[1]["conflicts"] == sum(against)
+
+
+def test_where_nobody_can_say_no_conflicts_are_counted():
+    silent = Quadratics(absent={client: [1] for client in CLIENTS})
+    outcome = unlearn(method["not"](Schedule(1, 0.05, 2, 0.05)), request(), silent, count_conflicts=True)
+    assert "conflicts" not in outcome.metrics[1]
+    assert outcome.status is Status.DONE

@@ -56,6 +56,15 @@ def test_methods(fedunlearn):
     assert "fedosd" in shown
     assert "AAAI 2025" in shown
     assert "who must be online" in shown
+    for name, needs in {
+        "federaser": "norms",
+        "fedkdu": "public data, updates",
+        "fedrecovery": "residuals",
+        "fupga": "locals",
+        "knot": "cluster",
+        "fedosd": "-",
+    }.items():
+        assert re.search(rf"^ *{name} .* {needs} *$", shown, re.MULTILINE), shown
 
 
 def test_models_with_their_size(fedunlearn):

@@ -134,7 +134,7 @@ def certain() -> tuple[nn.Module, dict[str, ClientData]]:
 
 
 def test_m6_moves_a_model_that_is_certain_and_the_bounded_loss_does_not():
-    assert objectives("fedosd-m6") == {"uce_unbounded"}
+    assert objectives("fedosd-m6") == {"unlikelihood"}
     model, data = certain()
     asked, federation = Request(flatten(model), CLIENTS, (TARGET,)), Sequential(model, data)
     training = LocalTraining(batch_size=4)

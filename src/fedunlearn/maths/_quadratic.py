@@ -8,8 +8,8 @@ from torch import Tensor
 TOLERANCE = 1e-12
 
 DEPENDENT = 1e-12
-"""Rows whose Gram matrix has an eigenvalue this much below its largest count as dependent: it has few
-digits, and coefficients that follow from it would be noise."""
+"""Rows whose Gram matrix has an eigenvalue this much below its largest count as dependent: with the few
+digits that such a one has, coefficients would be noise."""
 
 
 def nonnegative(gram: Tensor, linear: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from torch.nn.functional import kl_div
 
 from ..objectives import Minimise, answers, objective
 from ..registry import method
-from ..types import FedUnlearnError, Objective, Phase, Request, State
+from ..types import Objective, Phase, Request, State
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 from .targets import TargetTraining
 
 
@@ -62,8 +62,7 @@ def fedquit(schedule: Schedule, *, rounds: int = 1) -> tuple[Phase, ...]:
 
     Deviation: plain SGD as in every method here, where the authors use Adam.
     """
-    if rounds < 1:
-        raise FedUnlearnError(f"{rounds} rounds at the targets unlearn nothing: give them at least one")
+    require(rounds >= 1, "rounds", rounds, "at least 1")
     once = min(rounds, schedule.rounds if schedule.unlearn_rounds else 0)
     return (
         Quitting(once, schedule.unlearn_lr),
