@@ -107,7 +107,7 @@ def test_retrained_for_longer_it_costs_more():
         ("ewcsga", 0, MODEL, MODEL),  # the Fisher diagonal alone comes up
         ("ewcsga", 1, 3 * MODEL + 8, MODEL),  # anchor, Fisher diagonal, bound and penalty go down
         ("fupga", 0, 2 * MODEL + 8, MODEL),  # centre, radius and bound
-        ("sfu", 0, 10 * MODEL, MODEL + 9 * 4 * 4 * 4),  # second moments of four inputs, no displacement
+        ("sfu", 0, 10 * MODEL + 4, MODEL + 9 * 4 * 4 * 4),  # second moments of inputs, no displacement
         ("mode", 0, 9 * MODEL, 9 * MODEL),
         ("mode", 1, 9 * MODEL + 2 * MODEL, 10 * MODEL),  # the target gets the teacher too
         ("fedquit", 0, 2 * MODEL, MODEL),

@@ -151,7 +151,11 @@ def test_m6_moves_a_model_that_is_certain_and_the_bounded_loss_does_not():
     ("name", "options", "word"),
     [
         ("fedosd-m4", {"spread": -1.0}, "spread"),
-        ("fedosd-joint", {"cap": 0.5}, "cap"),
+        ("fedosd", {"objective": "ucee"}, "did you mean 'uce'"),
+        ("fedosd-joint", {"objective": "ucee"}, "did you mean 'uce'"),
+        ("ascent", {"clip": 0.0}, "clip"),
+        ("ewcsga", {"penalty": -1.0}, "penalty"),
+        ("rapid", {"lr": 0.0}, "lr"),
         ("fedkdu", {"epochs": -1}, "epochs"),
         ("fedkdu", {"temperature": 0.0}, "temperature"),
         ("fedquit", {"rounds": 0}, "rounds"),

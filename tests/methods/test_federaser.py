@@ -54,7 +54,10 @@ def test_it_begins_where_pre_training_began():
     assert all(torch.equal(job.params, fresh("pre-training").params) for job in jobs.values())
 
 
-@pytest.mark.parametrize(("rounds", "replayed"), [(4, [0, 2, 4, 6]), (2, [0, 4]), (8, range(8))])
+@pytest.mark.parametrize(
+    ("rounds", "replayed"),
+    [(4, [0, 2, 4, 6]), (2, [0, 4]), (3, [0, 2, 5]), (5, [0, 1, 3, 4, 6]), (8, range(8))],
+)
 def test_recorded_rounds_are_taken_at_equal_intervals(rounds, replayed):
     one = {client: torch.eye(DIMENSION)[0] for client in Q}
     for number, recorded in enumerate(replayed):

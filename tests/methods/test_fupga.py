@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -34,12 +35,15 @@ def test_the_centre_is_the_mean_of_the_others_last_models(targets):
     assert torch.allclose(state.memory["centre"], mean, atol=1e-6)
 
 
-@pytest.mark.parametrize(("radius", "part"), [("third", 3), ("ibm", math.sqrt(3))])
-def test_the_radius_is_measured_by_new_models(radius, part):
+@pytest.mark.parametrize(
+    ("radius", "measure"),
+    [("third", lambda gaps: fmean(gaps) / 3), ("ibm", lambda gaps: math.sqrt(fmean(g**2 for g in gaps) / 3))],
+)
+def test_the_radius_is_measured_by_new_models(radius, measure):
     state = ProjectedAscent(3, 0.1, radius=radius).start(asked(), State(asked().params))
     draws = [fresh(f"fupga {number}").params for number in range(DRAWS)]
-    away = sum(distance(state.memory["centre"], drawn) for drawn in draws) / DRAWS
-    assert float(state.memory["radius"]) == pytest.approx(away / part, rel=1e-6)
+    away = [distance(state.memory["centre"], drawn) for drawn in draws]
+    assert float(state.memory["radius"]) == pytest.approx(measure(away), rel=1e-6)
     assert len({tuple(drawn.tolist()) for drawn in draws}) == DRAWS
 
 
