@@ -207,7 +207,9 @@ def _plain(job: Job | None, state: State, training: LocalTraining) -> bool:
 
 
 def _finite(vector: Vector) -> bool:
-    """By its extremes: one pass, without a vector of truth values."""
+    """By its extremes: one pass, without a vector of truth values. Nothing at all is finite."""
+    if not vector.numel():
+        return True
     least, most = vector.aminmax()
     return math.isfinite(least) and math.isfinite(most)
 
