@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
+import warnings
 
 import pytest
 import torch
@@ -261,6 +265,31 @@ def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypa
     assert {name.partition(" ")[0] for name in whole.memory} == {"share", *RECORDING["history"]}
     assert all(torch.equal(again.memory[name], value) for name, value in whole.memory.items())
     assert torch.equal(again.params, whole.params)
+
+
+def test_recorded_history_survives_a_kill_to_the_bit(tmp_path, monkeypatch):
+    setting = prepare(small(pretraining=RECORDING))
+    with pytest.warns(UserWarning, match="MB"):
+        whole = pretrained(setting, workers=1)
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
+
+    def die() -> None:
+        def kill(event: object) -> None:
+            if event.metrics["elapsed"] == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        with warnings.catch_warnings(action="ignore"):
+            pretrained(setting, [kill], workers=1, checkpoint_seconds=0)
+
+    process = multiprocessing.get_context("fork").Process(target=die)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(list((tmp_path / "another").glob("pretraining/*/checkpoints/*"))) == 2
+    with pytest.warns(UserWarning, match="MB"):
+        again = pretrained(setting, workers=1)
+    assert torch.equal(again.params, whole.params)
+    assert all(torch.equal(again.memory[name], value) for name, value in whole.memory.items())
 
 
 def test_recording_changes_no_bit_and_its_size_is_announced():

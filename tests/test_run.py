@@ -254,3 +254,23 @@ def test_where_nobody_can_say_no_conflicts_are_counted():
     outcome = unlearn(method["not"](Schedule(1, 0.05, 2, 0.05)), request(), silent, count_conflicts=True)
     assert "conflicts" not in outcome.metrics[1]
     assert outcome.status is Status.DONE
+
+
+def test_an_upload_is_looked_through_for_what_is_no_number_and_may_be_empty():
+    class Uploading(Quadratics):
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self._value = value
+
+        def train(self, jobs):
+            arrays = {
+                "none": torch.empty(0),
+                "count": torch.tensor(3),
+                "some": torch.tensor([1.0, self._value]),
+            }
+            return Replies({c: replace(r, arrays=arrays) for c, r in super().train(jobs).items()})
+
+    assert unlearn((Averaging(2, 0.1),), request(), Uploading(2.0)).status is Status.DONE
+    broken = unlearn((Averaging(2, 0.1),), request(), Uploading(float("nan")))
+    assert broken.status is Status.DIVERGED
+    assert torch.equal(broken.params, request().params)
