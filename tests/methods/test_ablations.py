@@ -23,7 +23,7 @@ from fedunlearn import (
     method,
     unlearn,
 )
-from fedunlearn.maths import cosine
+from fedunlearn.maths import cosine, distance
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.seeds import generator
 
@@ -142,16 +142,14 @@ def test_m6_moves_a_model_that_is_certain_and_the_bounded_loss_does_not():
         unlearn(method[name](SCHEDULE), asked, federation, training=training)
         for name in ("fedosd", "fedosd-m6")
     )
-    assert torch.equal(bounded.params, asked.params)
-    assert bool(unbounded.params.isfinite().all())
-    assert not torch.equal(unbounded.params, asked.params)
+    assert distance(bounded.params, asked.params) < 1e-30
+    assert 0.01 < distance(unbounded.params, asked.params) < 100
 
 
 @pytest.mark.parametrize(
     ("name", "options", "word"),
     [
         ("fedosd-m4", {"spread": -1.0}, "spread"),
-        ("fedosd-joint", {"cap": 0.5}, "cap"),
         ("fedkdu", {"epochs": -1}, "epochs"),
         ("fedkdu", {"temperature": 0.0}, "temperature"),
         ("fedquit", {"rounds": 0}, "rounds"),
