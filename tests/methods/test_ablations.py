@@ -23,7 +23,7 @@ from fedunlearn import (
     method,
     unlearn,
 )
-from fedunlearn.maths import cosine
+from fedunlearn.maths import cosine, distance
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.seeds import generator
 
@@ -142,9 +142,8 @@ def test_m6_moves_a_model_that_is_certain_and_the_bounded_loss_does_not():
         unlearn(method[name](SCHEDULE), asked, federation, training=training)
         for name in ("fedosd", "fedosd-m6")
     )
-    assert torch.allclose(bounded.params, asked.params, atol=1e-6)
-    assert bool(unbounded.params.isfinite().all())
-    assert not torch.allclose(unbounded.params, asked.params, atol=0.1)
+    assert distance(bounded.params, asked.params) < 1e-30
+    assert 0.01 < distance(unbounded.params, asked.params) < 100
 
 
 @pytest.mark.parametrize(
