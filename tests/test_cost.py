@@ -63,7 +63,7 @@ TRAININGS = {
     **{f"fedosd-m{number}": (1000, 900) for number in range(1, 7)},
     "fedosd-joint": (1000, 0),
     "mode": (1900, 900),
-    "fedkdu": (5, 1746),  # five rounds of the server on public data
+    "fedkdu": (0, 1746),  # five rounds on public data are the server's own
     "knot": (0, 200),  # one of two clients in one of five clusters
 }
 
@@ -112,7 +112,7 @@ def test_retrained_for_longer_it_costs_more():
         ("mode", 1, 9 * MODEL + 2 * MODEL, 10 * MODEL),  # the target gets the teacher too
         ("fedquit", 0, 2 * MODEL, MODEL),
         ("fedkdu", 0, 0, 0),
-        ("fedkdu", 1, 2 * MODEL + 4, MODEL),
+        ("fedkdu", 1, 0, 0),
         ("federaser", 7, 9 * MODEL, 9 * MODEL),
         ("knot", 0, MODEL, MODEL),
     ],
@@ -135,7 +135,7 @@ def test_bytes_of_a_round(name, round, down, up):
         ("fedkdu", 10 * MODEL),
         ("fupga", 10 * MODEL + 10 * 4 + MODEL + 4),  # the others' models, the shares, the ball
         ("mode", MODEL + 8),
-        ("knot", 6 * MODEL + MODEL),
+        ("knot", 6 * MODEL + MODEL + 10 * 8),
     ],
 )
 def test_bytes_that_the_server_keeps(name, stored):

@@ -184,9 +184,8 @@ def methods() -> None:
     from .methods import Schedule, method
 
     def needs(name: str) -> str:
-        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs} - {"share"}
-        public = {"public data"} if method.entry(name).about.get("public") else set()
-        return ", ".join(sorted(kinds | public)) or "-"
+        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs} - {"share", "member"}
+        return ", ".join(sorted(kinds)) or "-"
 
     _list(
         ["method", "paper", "what it does", "who must be online", "needs"],

@@ -238,17 +238,16 @@ def _check_needs(experiment: Experiment) -> None:
         )
     if not 1 <= plan.clusters <= experiment.data.clients:
         raise FedUnlearnError(f"{experiment.data.clients} clients cannot form {plan.clusters} clusters")
-    needed = set().union(*(phase.needs for phase in experiment.phases()))
-    recorded = {"cluster"} if plan.clusters > 1 else {"share", *plan.history}
-    for kind in sorted(needed - recorded - {"share"}):
-        wanted = "clusters = 5" if kind == "cluster" else f'history = ["{kind}"]'
-        raise FedUnlearnError(
-            f"this pre-training records no {kind}, and {name} needs them: set {wanted} in [pretraining]"
-        )
+    needed = {kind for phase in experiment.phases() for kind in phase.needs} - {"share", "member"}
+    recorded = {"cluster"} if plan.clusters > 1 else set(plan.history)
+    for kind in sorted(needed - recorded - ({"public"} if experiment.data.public else set())):
+        wanted = {
+            "cluster": "clusters = 5 in [pretraining]",
+            "public": "public = 1000 in [data], examples that no client will hold",
+        }.get(kind, f'history = ["{kind}"] in [pretraining]')
+        raise FedUnlearnError(f"{name} needs {kind}, and this experiment has none: set {wanted}")
     if experiment.request.level != "client" and needed - {"cluster"}:
         raise FedUnlearnError(f"{name} needs history, which knows whole clients only: use level = 'client'")
-    if methods.entry(name).about.get("public") and not experiment.data.public:
-        raise FedUnlearnError(f"{name} needs public data: reserve some examples with public in [data]")
 
 
 def override(values: dict[str, Any], text: str) -> None:

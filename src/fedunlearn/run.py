@@ -61,12 +61,15 @@ def unlearn(
     if absent:
         raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
     phases = tuple(phases)
+    known = {name.partition(" ")[0] for name in request.history} | ({"public"} if request.public else set())
+    remedies = {
+        "cluster": "pre-train in clusters",
+        "public": "let the request name a member of the federation that holds public data",
+    }
     for phase in phases:
-        for kind in sorted(phase.needs - {name.partition(" ")[0] for name in request.history}):
-            raise FedUnlearnError(
-                f"the pre-training recorded no {kind}, and {type(phase).__name__} needs it: pre-train with "
-                + ("clusters" if kind == "cluster" else f'history = ["{kind}"]')
-            )
+        for kind in sorted(phase.needs - known):
+            remedy = remedies.get(kind, f'pre-train with history = ["{kind}"]')
+            raise FedUnlearnError(f"{type(phase).__name__} needs {kind}, and the request has none: {remedy}")
     rows: list[Metrics] = []
 
     def announce(progress: Progress, metrics: Metrics) -> None:
@@ -155,17 +158,19 @@ def _round(
         "distance": distance(after.params, request.params),
     }
     if not after.status.failed and phase.stage is not Stage.PRETRAINING:
-        asked = replies.of(
+        plain = replies.of(
             client for client in request.retained if _plain(jobs.get(client), before, training)
         )
-        if count_conflicts and not asked and phase.stage is Stage.UNLEARNING:
-            asked = federation.train(
+        if count_conflicts and not plain and phase.stage is Stage.UNLEARNING:
+            plain = federation.train(
                 {client: complete(client, Job(before.params)) for client in request.retained}
             )
-        if asked and all(_finite(reply.displacement) for reply in asked.values()):
-            metrics["conflicts"] = conflicts(asked.matrix(), after.params - before.params)
+        if plain and all(_finite(reply.displacement) for reply in plain.values()):
+            metrics["conflicts"] = conflicts(plain.matrix(), after.params - before.params)
     metrics |= measure.training(replies, request)
-    metrics |= measure.cost(jobs, replies, seconds)
+    # What is done on public data is the server's own work.
+    asked = {client: job for client, job in jobs.items() if client != request.public}
+    metrics |= measure.cost(asked, replies.of(asked), seconds)
     metrics["bytes_stored"] = measure.size(
         *after.memory.values(),
         *(array for name, array in request.history.items() if name.partition(" ")[0] in phase.needs),

@@ -72,9 +72,9 @@ def test_only_the_public_data_is_asked_and_the_teacher_stays():
 
 def test_no_client_works_until_the_recovery():
     outcome = unlearn(method["fedkdu"](Schedule(4, 0.05, 6, 0.05)), request(), Quadratics())
-    assert [row["local_trainings"] for row in outcome.metrics[1:]] == [0, *[1] * 5, *[4] * 4]
+    assert [row["local_trainings"] for row in outcome.metrics[1:]] == [0, *[0] * 5, *[4] * 4]
 
 
 def test_without_public_data_it_is_refused():
-    with pytest.raises(FedUnlearnError, match=r"data\.public"):
+    with pytest.raises(FedUnlearnError, match="holds public data"):
         unlearn(method["fedkdu"](Schedule(1, 0.1, 9, 0.1)), replace(request(), public=None), Quadratics())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from closed_form import CLIENTS, PUBLIC, Quadratics, fresh, pretrained, request
 
-from fedunlearn import Request, Schedule, Status, method, unlearn
+from fedunlearn import Request, Schedule, State, Status, method, unlearn
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.methods.knot import ClusteredPretraining, ClusterRetraining, clusters
 
@@ -33,12 +33,16 @@ def test_clusters_are_even_and_stable():
     assert clusters(reversed(list(member)), 3) == member
 
 
-def test_a_virtual_client_belongs_where_its_real_one_does():
-    plain = clusters(["a", "b", "c"], 2)
-    split = clusters(["a", "b", "b#forget", "c"], 2)
-    assert split["b#forget"] == split["b"] == plain["b"]
-    assert split["c"] == plain["c"]
-    assert clusters(["a", "b#forget", "c"], 2)["c"] == plain["c"]
+def test_clients_stay_where_pre_training_had_them():
+    phase, asked = ClusterRetraining(3, 0.1), request()
+    state = phase.start(asked, State(asked.params))
+    member = clusters(CLIENTS, 2)
+    hit = {c for c in CLIENTS if member[c] == member[TARGET]} - {TARGET}
+    assert set(phase.ask(asked, state)) == hit
+    later = replace(asked, clients=tuple(c for c in CLIENTS if c != "site-0"))
+    assert set(phase.ask(later, state)) == hit - {"site-0"}
+    virtual = (*(c for c in CLIENTS if c != TARGET), TARGET, f"{TARGET}#forget")
+    assert set(phase.ask(replace(asked, clients=virtual, targets=virtual[-1:]), state)) == hit | {TARGET}
 
 
 def test_pre_training_never_mixes_clusters():

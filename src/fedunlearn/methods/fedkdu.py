@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from ..objectives import Minimise, answers, objective
 from ..registry import method
-from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, Stage, State
+from ..types import ClientId, Job, Objective, Phase, Replies, Request, Stage, State
 from .fedavg import Averaging
 from .schedule import Schedule, require
 
@@ -60,10 +60,10 @@ class PublicDistillation(Phase):
     temperature: float = 2.0
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+    needs: ClassVar[frozenset[str]] = frozenset({"public"})
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        if request.public is None:
-            raise FedUnlearnError("FedKdu distils on public data: reserve some with data.public")
+        assert request.public is not None
         teacher = {"teacher": request.params, "temperature": torch.tensor(self.temperature)}
         return {request.public: Job(state.params, "distillation", teacher)}
 
@@ -76,7 +76,6 @@ class PublicDistillation(Phase):
     paper="Wu, Zhu and Mitra, arXiv 2201.09441",
     summary="erases the targets' updates, then distils the old model on public data",
     online="retained",
-    public="yes",
 )
 def fedkdu(schedule: Schedule, *, epochs: int = 5, temperature: float = 2.0) -> tuple[Phase, ...]:
     """``epochs`` of distillation on the public data, each a round; ``temperature`` softens the teacher."""

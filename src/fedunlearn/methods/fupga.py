@@ -56,12 +56,12 @@ class ProjectedAscent(Ascent):
             raise FedUnlearnError(
                 "FUPGA measures its ball by new models: give the request a function `fresh`"
             )
-        shares = {target: float(request.recorded("share", target)) for target in request.targets}
-        left = request.params - sum(
-            (share * request.recorded("locals", target) for target, share in shares.items()),
-            torch.zeros_like(request.params),
+        last = {client: request.recorded("locals", client) for client in sorted(request.retained)}
+        shares = {client: float(request.recorded("share", client)) for client in last if len(last[client])}
+        whole = sum(
+            (share * last[client] for client, share in shares.items()), torch.zeros_like(request.params)
         )
-        centre = left / (1 - sum(shares.values()))
+        centre = whole / sum(shares.values())
         away = [distance(centre, request.fresh(f"fupga {draw}").params) for draw in range(DRAWS)]
         if self.radius == "third":
             radius = fmean(away) / 3

@@ -15,7 +15,7 @@ from ..types import ClientId, FedUnlearnError, Replies, Request, State, Vector
 
 
 def _share(request: Request, state: State, replies: Replies) -> Mapping[str, Tensor]:
-    """p_i, each client's share of the examples."""
+    """p_i, each client's share of the examples in the last round it took part in."""
     return {f"share {c}": torch.tensor(p) for c, p in zip(replies, replies.weights(), strict=True)}
 
 
@@ -53,8 +53,13 @@ def _updates(request: Request, state: State, replies: Replies) -> Mapping[str, T
 
 
 def _locals(request: Request, state: State, replies: Replies) -> Mapping[str, Tensor]:
-    """ω_i of the last round."""
-    return {f"locals {client}": state.params - reply.displacement for client, reply in replies.items()}
+    """ω_i of the last round; nothing of a client that missed it."""
+    return {
+        f"locals {client}": state.params - replies[client].displacement
+        if client in replies
+        else torch.empty(0)
+        for client in request.clients
+    }
 
 
 def _sums(kind: str, state: State, terms: Mapping[ClientId, Vector]) -> Mapping[str, Tensor]:

@@ -15,13 +15,11 @@ from .schedule import Schedule
 
 
 def clusters(clients: Iterable[ClientId], count: int) -> dict[ClientId, str]:
-    """The name of each client's cluster: dealt out by the client's. A virtual client follows its real one.
+    """The name of each client's cluster, dealt out in the order of the clients' names.
 
     Deviation: the paper groups clients by speed and similarity, for asynchronous rounds.
     """
-    clients = list(clients)
-    real = sorted({client.partition("#")[0] for client in clients})
-    return {client: f"cluster {real.index(client.partition('#')[0]) % count}" for client in clients}
+    return {client: f"cluster {number % count}" for number, client in enumerate(sorted(clients))}
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,8 @@ class ClusteredPretraining(Pretraining):
     def start(self, request: Request, state: State) -> State:
         member = clusters(request.clients, self.clusters)
         models = dict.fromkeys(member.values(), state.params)
-        return super().start(request, state).remember(cluster=state.params, **models)
+        numbers = {f"member {c}": torch.tensor(int(name.split()[1])) for c, name in member.items()}
+        return super().start(request, state).remember(cluster=state.params, **models, **numbers)
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         member = clusters(request.clients, self.clusters)
@@ -49,7 +48,7 @@ class ClusterRetraining(Phase):
     """The targets' clusters are trained anew without them; the others stay as they are, to the bit."""
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
-    needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
+    needs: ClassVar[frozenset[str]] = frozenset({"cluster", "member"})
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         member, models = self._members(request), self._anew(request, state)
@@ -64,7 +63,9 @@ class ClusterRetraining(Phase):
         return moved if anew else moved.halt(Status.CONVERGED, "nobody else was in the targets' clusters")
 
     def _members(self, request: Request) -> dict[ClientId, str]:
-        return clusters(request.clients, len(_models(request.history)))
+        """Who was where in pre-training, whoever has left since; a virtual client follows its real one."""
+        real = {client: client.partition("#")[0] for client in request.clients}
+        return {c: f"cluster {int(request.recorded('member', name))}" for c, name in real.items()}
 
     def _anew(self, request: Request, state: State) -> dict[str, Vector]:
         """The models in training: of the clusters that have lost somebody and still have somebody."""
