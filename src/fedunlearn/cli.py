@@ -151,6 +151,7 @@ def compare(
     out.print(comparison_table(runs))
     write(folder / "comparison.md", (comparison_markdown(runs) + "\n").encode())
     out.print(f"\ntable  {folder / 'comparison.md'}", soft_wrap=True)
+    _html(folder)
 
 
 @app.command(epilog="Example: fedunlearn resume runs/demo")
@@ -168,6 +169,24 @@ def resume(
         _show(folder)
     else:
         _carry_out(folder, lambda listener: experiment.resume(folder, [listener], workers=workers))
+
+
+@app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs or comparisons.", show_default=False),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file; report.html in the folder of one run.", show_default=False),
+    ] = None,
+) -> None:
+    """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
+    from .report import write_report
+
+    file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    out.print(f"report  {write_report(runs, file)}", soft_wrap=True)
 
 
 @app.command()
@@ -286,6 +305,18 @@ def _show(folder: Path) -> None:
     except FedUnlearnError as error:
         out.print(f"curves  none: {error}", soft_wrap=True, markup=False)
     out.print(f"report  {page(folder)}", soft_wrap=True)
+    _html(folder)
+
+
+def _html(folder: Path) -> None:
+    """The report of a run or a comparison beside its files."""
+    from .report import write_report
+    from .types import FedUnlearnError
+
+    try:
+        out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
+    except FedUnlearnError as error:
+        out.print(f"report  no report.html: {error}", soft_wrap=True, markup=False)
 
 
 def _unused(folder: Path, experiment: Experiment) -> Path:

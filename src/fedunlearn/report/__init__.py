@@ -1,6 +1,7 @@
 """What people look at: progress, tables and figures; tables and figures are made from run folders alone."""
 
 from .comparison import comparison_markdown, comparison_table
+from .html import write_report
 from .page import page, verdict
 from .progress import Display
 from .tables import markdown, stages, table
@@ -14,4 +15,5 @@ __all__ = [
     "stages",
     "table",
     "verdict",
+    "write_report",
 ]

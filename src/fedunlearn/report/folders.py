@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Run:
     outcome: Mapping[str, Any]
     rows: Sequence[Metrics]
 
-    @property
+    @cached_property
     def evaluated(self) -> list[Metrics]:
         return [row for row in self.rows if "r_acc" in row]
 
@@ -168,7 +169,7 @@ def _labels(folders: Iterable[Path]) -> dict[Path, str]:
     """Each folder's name, with as many of the folders above it as it takes to tell them apart."""
     parts = {folder: folder.resolve().parts for folder in folders}
     depth = 1
-    while len({of[-depth:] for of in parts.values()}) < len({of for of in parts.values()}):
+    while len({of[-depth:] for of in parts.values()}) < len(set(parts.values())):
         depth += 1
     return {folder: "/".join(of[-depth:]) for folder, of in parts.items()}
 

@@ -27,8 +27,8 @@ GLOSSARY = {
     ),
     "distance": (
         "Distance",
-        "Euclidean distance of the model's parameters to ω⁰. It grows while a model leaves what it was; a fall "
-        "in post-training would mean that the model goes back.",
+        "Euclidean distance of the model's parameters to ω⁰. It grows while a model leaves what it was; a "
+        "fall in post-training would mean that the model goes back.",
     ),
     "conflicts": (
         "NC",
@@ -37,7 +37,7 @@ GLOSSARY = {
     ),
     "local_trainings": (
         "Local trainings",
-        "How often a client was asked to train, over all rounds after the request. Pre-training is not counted.",
+        "How often a client was made to train, in all rounds after the request; without pre-training.",
     ),
     "megabytes": (
         "MB up, MB down",

@@ -87,7 +87,7 @@ class Plot:
         if self.band is None:
             return ""
         below, above = self.band
-        around = [*below.items(), *reversed(above.items())]
+        around = [*below.items(), *reversed([*above.items()])]
         return "M" + " ".join(self._at(x, y) for x, y in around) + "Z"
 
     def columns(self) -> list[tuple[float, float]]:
@@ -129,13 +129,17 @@ class Plot:
 
 
 def series(runs: Sequence[Run], key: str) -> dict[float, float]:
-    """A metric by round, averaged over the runs of one row that have measured it."""
-    found: dict[float, list[float]] = {}
-    for run in runs:
-        for row in run.rows:
-            if key in row and math.isfinite(float(row[key])):
-                found.setdefault(float(row["elapsed"]), []).append(float(row[key]))
-    return {at: fmean(found[at]) for at in thinned(sorted(found), POINTS)}
+    """A metric by round, averaged over the runs of one row, where all of them have measured it."""
+    each = [
+        {
+            float(row["elapsed"]): float(row[key])
+            for row in run.rows
+            if math.isfinite(float(row.get(key, math.nan)))
+        }
+        for run in runs
+    ]
+    common = sorted(set.intersection(*(set(values) for values in each)))
+    return {at: fmean(values[at] for values in each) for at in thinned(common, POINTS)}
 
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
@@ -152,14 +156,14 @@ def rounds(last: float) -> Axis:
 
 
 def shares(values: Iterable[float], *, whole: bool = True) -> Axis:
-    """An axis of percentages: all of it, or the tens around the values."""
+    """An axis of percentages: all of it, or what is around the values."""
     seen = [*values]
-    low = 0.0 if whole or not seen else max(0.0, math.floor(min(seen) * 10 - 1e-9) / 10)
-    high = 1.0 if whole or not seen else min(1.0, math.ceil(max(seen) * 10 + 1e-9) / 10)
-    step = 0.25 if high - low > 0.5 else 0.1
-    count = round((high - low) / step)
-    marks = [low + step * number for number in range(count + 1)]
-    return Axis(low, max(high, marks[-1]), tuple((mark, f"{mark:.0%}") for mark in marks))
+    if whole or not seen:
+        return Axis(0, 1, tuple((mark, f"{mark:.0%}") for mark in (0, 0.25, 0.5, 0.75, 1)))
+    step = 0.2 if max(seen) - min(seen) > 0.4 else 0.1 if max(seen) - min(seen) > 0.15 else 0.05
+    low, high = math.floor(min(seen) / step - 0.1), math.ceil(max(seen) / step + 0.1)
+    marks = [min(1.0, step * number) for number in range(max(0, low), min(high, round(1 / step)) + 1)]
+    return Axis(marks[0], marks[-1], tuple((mark, f"{mark:.0%}") for mark in marks))
 
 
 def amounts(values: Iterable[float], *, whole: bool = False) -> Axis:
