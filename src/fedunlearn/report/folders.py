@@ -141,6 +141,17 @@ def shared(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     )
 
 
+def typical(configs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], Any]:
+    """For every path that all configurations have, the value that most of them have there."""
+    values = [flat(config) for config in configs]
+    found = {}
+    for path in values[0]:
+        if all(of.get(path) is not None for of in values):
+            texts = [json.dumps(of[path], sort_keys=True) for of in values]
+            found[path] = values[texts.index(max(texts, key=texts.count))][path]
+    return found
+
+
 def _rows(folder: Path) -> dict[str, list[Run]]:
     if _is_run(folder):
         return {folder.resolve().name: [read_run(folder)]}

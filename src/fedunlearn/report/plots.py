@@ -118,11 +118,11 @@ class Plot:
             ],
         }
 
-    def table(self, most: int = 21) -> tuple[list[str], list[list[float | None]]]:
-        """The curves as a table of at most so many rounds: header, and round with values."""
-        rounds = thinned(sorted({x for curve in self.curves for x in curve.values}), most)
-        lines = [[x, *(curve.values.get(x) for curve in self.curves)] for x in rounds]
-        return ["round", *(curve.name for curve in self.curves)], lines
+    def table(self, most: int) -> tuple[list[float], list[tuple[str, list[float | None]]]]:
+        """At most so many rounds, of bars those that are there, and each curve's values in them."""
+        seen = sorted({x for curve in self.curves for x, y in curve.values.items() if y or not self.bars})
+        rounds = thinned(seen, most)
+        return rounds, [(curve.name, [curve.values.get(x) for x in rounds]) for curve in self.curves]
 
     def _at(self, x: float, y: float) -> str:
         return f"{10 * self.x.place(x):.0f},{1000 - 10 * self.y.place(y):.0f}"
@@ -185,7 +185,7 @@ def magnitudes(values: Iterable[float]) -> Axis:
 
 def roots() -> Axis:
     """Percentages on a square-root scale, which spreads the small ones."""
-    marks = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
+    marks = (0, 0.01, 0.05, 0.15, 0.3, 0.6, 1)
     return Axis(0, 1, tuple((mark, f"{mark:.0%}") for mark in marks), math.sqrt)
 
 
@@ -221,7 +221,7 @@ class Point:
     label: tuple[float, float, str] | None = None
 
 
-def scattered(points: Sequence[Point], width: float = 640, height: float = 420) -> list[Point]:
+def scattered(points: Sequence[Point], width: float = 800, height: float = 420) -> list[Point]:
     """The points with a place for each label that overlaps no other; crowded ones go without."""
     taken = [(p.x * width / 100 - 6, (100 - p.y) * height / 100 - 6, 12.0, 12.0) for p in points]
     placed = []

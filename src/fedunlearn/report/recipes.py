@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .folders import Collection, flat, nested, shared
+from .folders import Collection, flat, nested, typical
 
 
 def recipes(collection: Collection) -> list[tuple[str, str, str]]:
@@ -24,15 +24,15 @@ def recipes(collection: Collection) -> list[tuple[str, str, str]]:
 
 
 def _comparison(collection: Collection) -> tuple[str, str, str]:
-    """What all rows share, then what each changes; rows are named like their methods unless they say."""
+    """What most rows have, then what each changes; a row is named like its method unless it names one."""
     rows = {row: {**runs[0].config} for row, runs in collection.rows.items()}
     seeds = {int(run.config.get("seed", 0)) for run in collection.runs}
     for config in rows.values():
         config.pop("seed", None)
-    common = flat(shared(rows.values()))
+    common = typical(list(rows.values()))
     common.pop(("method",), None)
     differing = {
-        row: nested({path: value for path, value in flat(config).items() if path not in common})
+        row: nested({path: of for path, of in flat(config).items() if of not in (None, common.get(path))})
         for row, config in rows.items()
     }
     for row, changes in differing.items():
@@ -51,10 +51,9 @@ def toml(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> str:
     for key, table in tables:
         path = (*above, key)
         body = toml(table, path)
-        if body.startswith("\n[") or (not body and above != ("methods",) and path[0] != "methods"):
-            lines.append(body)
-        else:
-            lines.append(f"\n[{'.'.join(map(_key, path))}]\n{body}")
+        # A table that only holds tables needs no heading; an empty one says something among methods only.
+        silent = body.startswith("\n[") or (not body and above != ("methods",))
+        lines.append(body if silent else f"\n[{'.'.join(map(_key, path))}]\n{body}")
     return "".join(lines)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..methods import method
-from .folders import Collection, Run, flat, setting, shared
+from .folders import Collection, Run, flat, setting, shared, typical
 
 BACKDOOR = "a backdoor that shows whether it is forgotten"
 
@@ -80,15 +80,19 @@ def methods(collection: Collection) -> list[tuple[str, str, str]]:
 
 
 def differing(collection: Collection) -> list[tuple[str, list[str]]]:
-    """For each row what only some rows have set like that, but for method and seed."""
+    """For each row what it sets otherwise than most; its method only where its name does not say it."""
     if len(collection.rows) == 1:
         return []
-    common = flat(shared(run.config for run in collection.runs))
+    common = typical([run.config for run in collection.runs])
+    if not collection.comparison:
+        common = flat(shared(run.config for run in collection.runs))
     found = []
     for row, runs in collection.rows.items():
-        values = {path: value for path, value in flat(runs[0].config).items() if path not in common}
-        if values.get(("method",)) == row or ("method",) in common:
-            values.pop(("method",), None)
+        config = flat(runs[0].config)
+        values = {path: of for path, of in config.items() if path not in common or common[path] != of}
+        values = {path: of for path, of in values.items() if of is not None}
+        if values.get(("method",)) == row:
+            del values["method",]
         if collection.comparison:
             values.pop(("seed",), None)
         found.append((row, [f"{'.'.join(path)} = {value}" for path, value in values.items()]))

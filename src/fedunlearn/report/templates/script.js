@@ -71,6 +71,7 @@
 
   // Values under the pointer, or step by step with the arrow keys.
   const write = (y, percent) => percent ? (100 * y).toFixed(1) + " %" : String(Number(y.toPrecision(3)));
+  const swatch = (row) => all(`[data-toggle="${row}"] + .swatch`).map((mark) => mark.cloneNode(true));
   const curves = (plot, data) => ({
     steps: () => data.places,
     nearest: (x) => data.places.reduce((best, at, n) =>
@@ -81,8 +82,8 @@
       cursor.setAttribute("x2", data.places[n] + "%");
       const seen = data.curves.filter((curve) => curve.y[n] !== null && !hidden.has(curve.row))
         .sort((one, two) => two.y[n] - one.y[n]);
-      return { x: data.places[n], y: 50, parts: [text("b", `Round ${data.x[n]}`), ...seen.map((curve) =>
-        text("span", curve.name + " ", text("em", write(curve.y[n], data.percent))))] };
+      return { x: data.places[n], y: 50, parts: [text("strong", `Round ${data.x[n]}`), ...seen.map((curve) =>
+        text("span", text("i", ...swatch(curve.row), curve.name + " "), text("b", write(curve.y[n], data.percent))))] };
     },
   });
   const points = (plot) => {
@@ -133,5 +134,10 @@
       catch { getSelection().selectAllChildren(code); button.textContent = "Selected"; }
     });
   }
-  addEventListener("beforeprint", () => all("details").forEach((part) => { part.open = true; }));
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = all("details:not([open])");
+    closed.forEach((part) => { part.open = true; });
+  });
+  addEventListener("afterprint", () => closed.forEach((part) => { part.open = false; }));
 })();
