@@ -98,8 +98,10 @@ class Plot:
         """Where each stage begins, the middle of it, and its name."""
         starts = [self.x.place(at) for at, _ in self.borders]
         ends = [*starts[1:], 100.0]
-        names = [name for _, name in self.borders]
-        return [(a, (a + b) / 2, name) for a, b, name in zip(starts, ends, names, strict=True)]
+        return [
+            (start, (start + end) / 2, name)
+            for start, end, (_, name) in zip(starts, ends, self.borders, strict=False)
+        ]
 
     def values(self) -> dict[str, Any]:
         """What a script needs to show values under the pointer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -12,13 +13,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars "
-    "--remote-debugging-pipe"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
 # Chromium reads commands from descriptor 3 and answers on descriptor 4.
-LAUNCH = "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
+LAUNCH = """import os, sys
+os.dup2(int(sys.argv[1]), 3), os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])"""
 
 
 def program() -> str | None:
@@ -31,19 +42,17 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         commands, self._write = os.pipe()
         self._read, answers = os.pipe()
-        # Above 10, so that neither is overwritten by the other's place.
-        ours = [os.dup(commands), os.dup(answers)]
-        high = [_above_ten(fd) for fd in ours]
+        high = [_above_ten(commands), _above_ten(answers)]
         executable = program()
         assert executable is not None
+        command = [executable, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", LAUNCH, *map(str, high)]
-            + [executable, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [sys.executable, "-S", "-c", LAUNCH, *map(str, high), *command],
             pass_fds=high,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for fd in (commands, answers, *ours, *high):
+        for fd in (commands, answers, *high):
             os.close(fd)
         self.events: list[dict[str, Any]] = []
         self._number, self._rest, self._session = 0, b"", ""
@@ -75,9 +84,8 @@ class Browser:
 
     def open(self, page: Path, *, width: int = 1280, height: int = 900) -> None:
         self.events.clear()
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Page.navigate", url=page.as_uri())
         until = time.monotonic() + 20
         while self.run("document.readyState + location.href") != f"complete{page.as_uri()}":
@@ -110,13 +118,17 @@ class Browser:
         x, y = self.centre(selector)
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def focus(self, selector: str) -> None:
+        self.centre(selector)
+        self.run(f"document.querySelector({json.dumps(selector)}).focus()")
+
     def centre(self, selector: str) -> tuple[float, float]:
         quoted = json.dumps(selector)
         self.run(f"document.querySelector({quoted}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
         # A scroll is told to the page in the next frame, and closes what floats.
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
-        box = self.run(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])(document.querySelector({quoted}).getBoundingClientRect())")
-        return box[0], box[1]
+        box = self.run(f"document.querySelector({quoted}).getBoundingClientRect().toJSON()")
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
     def media(self, kind: str = "", **features: str) -> None:
         listed = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
@@ -144,6 +156,5 @@ class Browser:
 
 
 def _above_ten(fd: int) -> int:
-    import fcntl
-
+    """A copy that neither 3 nor 4 can overwrite."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD, 10)
