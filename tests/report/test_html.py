@@ -178,6 +178,16 @@ def test_an_unfinished_run_does_not_speak_for_its_row(page, comparison):
     assert "1 of 2 rows end with" in text
 
 
+def test_a_row_that_began_elsewhere_has_an_origin_of_its_own(page, comparison):
+    assert "ω⁰ (" not in said(page(comparison))
+    for seed in (1, 2):
+        path = comparison / f"seed-{seed}/method-02/metrics.jsonl"
+        path.write_text(path.read_text().replace('"asr": 0.9', '"asr": 0.7'))
+    text = said(page(comparison))
+    assert "ω⁰ 90.0%" in text
+    assert "ω⁰ (method-02) 70.0%" in text
+
+
 def test_without_a_backdoor_the_forgotten_data_are_judged(page, comparison, folder):
     for path in folder.rglob("metrics.jsonl"):
         path.write_text(path.read_text().replace('"asr"', '"forget_acc"'))

@@ -41,7 +41,7 @@ def many(collection: Collection) -> dict[str, Any]:
         "points": points,
         "scatter": {
             "x": plots.roots().marks(),
-            "y": _utility_axis(finished).marks(),
+            "y": _utility_axis(collection, finished).marks(),
             "forgotten": GLOSSARY[forgotten][0],
         },
         "panels": _panels(collection, forgotten),
@@ -123,24 +123,49 @@ def _results(collection: Collection) -> Grid:
     """ω⁰ and every row after each stage; several seeds are a mean ± deviation."""
     shown = _shown(collection)
     found = {row: [numbers(run) for run in shown.get(row, [])] for row in collection.rows}
-    begun = [_beginning(run) for runs in shown.values() for run in runs]
     columns = [
         column for key, column in RESULTS.items() if any(key in of for many in found.values() for of in many)
     ]
-    lines: list[tuple[str, int | None, Sequence[Cell]]] = []
-    if begun:
-        distinct = [of for place, of in enumerate(begun) if of not in begun[:place]]
-        cells = [cell(column, [of[column.key] for of in distinct if column.key in of]) for column in columns]
-        lines.append(("ω⁰", None, [*cells, Cell("")]))
-    for place, (row, runs) in enumerate(collection.rows.items()):
-        cells = [
-            cell(column, [of[column.key] for of in found[row] if column.key in of]) for column in columns
-        ]
-        lines.append((row, place, [*cells, _ends(runs)]))
+
+    def cells(numbers: Sequence[Numbers]) -> list[Cell]:
+        return [cell(column, [of[column.key] for of in numbers if column.key in of]) for column in columns]
+
+    places = _places(collection)
+    lines: list[tuple[str, int | None, Cell, list[Cell]]] = [
+        (name, None, Cell("–"), cells(begun)) for name, begun in _origins(collection).items()
+    ]
+    lines += [(row, places[row], _ends(runs), cells(found[row])) for row, runs in collection.rows.items()]
+    plain = all(run.ended and not run.failed for run in collection.runs)
+    ended = [] if plain else [Column("ended", "Ended", "stages", str)]
     seeds = max(len(runs) for runs in collection.rows.values())
-    caption = "After unlearning (¹) and after post-training (²)"
     spread = f"; mean ± standard deviation of {seeds} runs" if seeds > 1 else ""
-    return Grid(caption + spread, "Row", [*columns, Column("ended", "Ended", "stages", str)], lines)
+    return Grid(
+        f"After unlearning (¹) and after post-training (²){spread}",
+        "Row",
+        [*ended, *columns],
+        [(name, place, of if plain else [end, *of]) for name, place, end, of in lines],
+    )
+
+
+def _origins(collection: Collection) -> dict[str, list[Numbers]]:
+    """ω⁰ of each seed, in the columns of the first stage; once more for a row that had another one."""
+    groups: list[tuple[str, dict[Any, Numbers]]] = []
+    for row, runs in _shown(collection).items():
+        # Only in a comparison are different ω⁰ of different seeds the same thing.
+        mine = {run.config.get("seed") if collection.comparison else 0: _beginning(run) for run in runs}
+        for _, begun in groups:
+            if all(begun.get(seed, of) == of for seed, of in mine.items()):
+                begun |= mine
+                break
+        else:
+            groups.append((f"ω⁰ ({row})" if groups else "ω⁰", mine))
+    return {name: list(begun.values()) for name, begun in groups}
+
+
+def _beginning(run: Run) -> Numbers:
+    row = run.evaluated[0]
+    found = {f"{key}_1": float(row[key]) for key in SCORES if key in row}
+    return found | {key: float(row[key]) for key in ("target_acc", "distance") if key in row}
 
 
 def _ends(runs: Sequence[Run]) -> Cell:
@@ -162,13 +187,6 @@ def _costs(collection: Collection) -> Grid:
 
 def _places(collection: Collection) -> dict[str, int]:
     return {row: place for place, row in enumerate(collection.rows)}
-
-
-def _beginning(run: Run) -> dict[str, float]:
-    """ω⁰ in the columns of both stages' results: it stands before them."""
-    row = run.evaluated[0]
-    found = {f"{key}_1": float(row[key]) for key in SCORES if key in row}
-    return found | {key: float(row[key]) for key in ("target_acc", "distance") if key in row}
 
 
 def _overlays(collection: Collection) -> list[Plot]:
@@ -198,37 +216,34 @@ def _curve(runs: Sequence[Run], key: str) -> dict[float, float]:
     return {at: value for at, value in series(runs, key).items() if key != "distance" or value > 0}
 
 
-def _utility_axis(finished: Finished) -> plots.Axis:
-    seen = [
-        of[key]
-        for found in finished.values()
-        for of in found
-        for key in ("r_acc", "r_acc_1", "r_acc_0")
-        if key in of
-    ]
+def _utility_axis(collection: Collection, finished: Finished) -> plots.Axis:
+    """R-Acc, as far as the points of the trade-off reach."""
+    of_rows = [found for many in (*finished.values(), *_origins(collection).values()) for found in many]
+    seen = [found[key] for found in of_rows for key in ("r_acc", "r_acc_1") if key in found]
     return plots.shares(seen, whole=False)
 
 
 def _points(collection: Collection, finished: Finished) -> list[Point]:
     """Forgetting against utility at the end of each finished row, and of ω⁰."""
-    x, y, key = plots.roots(), _utility_axis(finished), _forgotten(collection)
+    x, y, key = plots.roots(), _utility_axis(collection, finished), _forgotten(collection)
     places = _places(collection)
+
+    def place(found: Sequence[Numbers], stage: str) -> tuple[float, float] | None:
+        forgotten, utility = mean(found, key + stage), mean(found, "r_acc" + stage)
+        return None if forgotten is None or utility is None else (x.place(forgotten), y.place(utility))
+
+    def said(name: str, found: Sequence[Numbers], stage: str) -> str:
+        forgotten, utility = mean(found, key + stage) or 0.0, mean(found, "r_acc" + stage) or 0.0
+        return f"{name}: {GLOSSARY[key][0]} {percent(forgotten)}, R-Acc {percent(utility)}"
+
     points = []
     for row, found in finished.items():
-        end = mean(found, key), mean(found, "r_acc")
-        middle = mean(found, f"{key}_1"), mean(found, "r_acc_1")
-        if end[0] is not None and end[1] is not None:
-            before = None
-            if middle[0] is not None and middle[1] is not None and "r_acc_2" in found[0]:
-                before = x.place(middle[0]), y.place(middle[1])
-            text = f"{row}: {GLOSSARY[key][0]} {percent(end[0])}, R-Acc {percent(end[1])}"
-            look = style(places[row])
-            points.append(Point(places[row], row, x.place(end[0]), y.place(end[1]), before, look, text))
-    origin = [of for found in finished.values() for of in found]
-    start = mean(origin, f"{key}_0"), mean(origin, "r_acc_0")
-    if start[0] is not None and start[1] is not None:
-        text = f"ω⁰: {GLOSSARY[key][0]} {percent(start[0])}, R-Acc {percent(start[1])}"
-        points.append(Point(-1, "ω⁰", x.place(start[0]), y.place(start[1]), None, None, text))
+        if at := place(found, ""):
+            before = place(found, "_1") if mean(found, "r_acc_2") is not None else None
+            points.append(Point(places[row], row, *at, before, style(places[row]), said(row, found, "")))
+    for name, found in _origins(collection).items():
+        if finished and (at := place(found, "_1")):
+            points.append(Point(-1, name, *at, None, None, said(name, found, "_1")))
     return plots.scattered(points)
 
 
