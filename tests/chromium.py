@@ -114,6 +114,11 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def tap(self, selector: str) -> None:
+        x, y = self.centre(selector)
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def point(self, selector: str) -> None:
         x, y = self.centre(selector)
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

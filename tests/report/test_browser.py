@@ -118,6 +118,14 @@ def test_values_are_read_by_pointer_and_by_keyboard(browser, run):
     assert shown(browser, ".live .cursor")
 
 
+def test_values_are_read_by_finger(browser, run):
+    browser.open(run, width=360, height=740)
+    browser.tap('[data-plot="accuracy"]')
+    assert tip(browser).startswith("Round")
+    browser.tap("#h-rounds")
+    assert tip(browser) == ""
+
+
 def test_points_are_read_by_pointer_and_by_keyboard(browser, rows):
     browser.focus("[data-plot=trade]")
     browser.key("ArrowRight")

@@ -69,7 +69,7 @@ def test_a_run_is_told_from_request_to_model(page, folder):
 def test_a_comparison_has_every_row_with_its_spread(page, comparison):
     text = said(page(comparison))
     for words in (
-        "1 of 3 rows end with an ASR of at most 10%",
+        "1 of 3 finished rows end with an ASR of at most 10%",
         "mean ± standard deviation of 2 runs",
         "method-00 1.5% ±0.7",
         "fedunlearn compare comparison.toml --seeds 2",
@@ -175,7 +175,7 @@ def test_an_unfinished_run_does_not_speak_for_its_row(page, comparison):
     (comparison / "seed-1/method-02/outcome.json").unlink()
     text = said(page(comparison))
     assert "1 done, 1 unfinished" in text
-    assert "1 of 2 rows end with" in text
+    assert "1 of 2 finished rows end with" in text
 
 
 def test_a_row_that_began_elsewhere_has_an_origin_of_its_own(page, comparison):

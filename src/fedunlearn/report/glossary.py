@@ -60,6 +60,12 @@ GLOSSARY = {
         "After the rounds that take the target's influence out (¹), and after those in which the retained "
         "clients repair what that cost (²). Some methods have one of the two only.",
     ),
+    "ended": (
+        "Ended",
+        "done: all rounds are over. converged: the method stopped by itself. unfinished: the run is going on, "
+        "or was stopped. diverged, no direction, missing reply: it had to stop, and kept the last good model. "
+        "A row speaks for its runs that ended well, if there are any.",
+    ),
     "sha256": (
         "Model hash",
         "SHA-256 of the final parameters and buffers: equal hashes are models equal to the last bit.",

@@ -80,7 +80,7 @@ def _summary(finished: Finished) -> str:
     below = [row for row, found in judged.items() if (mean(found, "asr") or 0.0) <= FORGOTTEN]
     if not judged:
         return f"Of {len(finished)} rows, {kept}."
-    count = f"{len(below)} of {len(judged)} rows end with an ASR of at most {FORGOTTEN:.0%}"
+    count = f"{len(below)} of {len(judged)} finished rows end with an ASR of at most {FORGOTTEN:.0%}"
     return f"{count}; among {'them' if below else 'all'}, {kept}."
 
 
@@ -136,7 +136,7 @@ def _results(collection: Collection) -> Grid:
     ]
     lines += [(row, places[row], _ends(runs), cells(found[row])) for row, runs in collection.rows.items()]
     plain = all(run.ended and not run.failed for run in collection.runs)
-    ended = [] if plain else [Column("ended", "Ended", "stages", str)]
+    ended = [] if plain else [Column("ended", "Ended", "ended", str)]
     seeds = max(len(runs) for runs in collection.rows.values())
     spread = f"; mean ± standard deviation of {seeds} runs" if seeds > 1 else ""
     return Grid(

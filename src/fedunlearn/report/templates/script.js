@@ -19,6 +19,7 @@
   const text = (tag, ...words) => { const made = document.createElement(tag); made.append(...words); return made; };
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   addEventListener("scroll", hide, { passive: true });
+  addEventListener("pointerdown", (event) => { if (!event.target.closest(".frame")) hide(); });
 
   for (const word of all("[data-tip]")) {
     const explain = () => {
@@ -114,12 +115,13 @@
       show(place.parts, box.left + box.width * place.x / 100, box.top + box.height * place.y / 100 - 20);
     };
     const frame = plot.parentElement;
-    frame.addEventListener("pointermove", (event) => {
+    for (const kind of ["pointermove", "pointerdown"]) frame.addEventListener(kind, (event) => {
       const box = plot.getBoundingClientRect();
       if (source.steps().length) go(source.nearest(
         100 * (event.clientX - box.left) / box.width, 100 * (event.clientY - box.top) / box.height, box));
     });
-    frame.addEventListener("pointerleave", hide);
+    // A finger leaves with every tap; what it asked for stays until the next one elsewhere.
+    frame.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
     plot.addEventListener("blur", hide);
     plot.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, PageUp: 10, PageDown: -10, Home: -1e9, End: 1e9 }[event.key];
