@@ -62,8 +62,8 @@ GLOSSARY = {
     ),
     "ended": (
         "Ended",
-        "done: all rounds are over. converged: the method stopped by itself. unfinished: the run is going on, "
-        "or was stopped. diverged, no direction, missing reply: it had to stop, and kept the last good model. "
+        "done: all rounds are over. converged: the method stopped by itself. unfinished: the run goes on, or "
+        "was stopped. diverged, no direction, missing reply: it had to stop, and kept the last good model. "
         "A row speaks for its runs that ended well, if there are any.",
     ),
     "sha256": (
