@@ -98,7 +98,7 @@ def _startup() -> dict[str, float] | None:
     command = [
         str(Path(sys.executable).with_name("fedunlearn")),
         "run",
-        f"{HERE.parent}/experiments/fmnist.toml",
+        f"{HERE.parent}/experiments/fedosd.toml",
     ]
     seconds = []
     for _ in range(3):
@@ -165,6 +165,13 @@ def _rounds(figures: Any) -> list[str]:
             ]
             for row in figures
         ],
+    )
+
+
+def _shares(figures: Any) -> list[str]:
+    return _table(
+        "model | " + " | ".join(figures[0]["profile"]),
+        [[row["model"], *(f"{share:.1%}" for share in row["profile"].values())] for row in figures],
     )
 
 
@@ -257,7 +264,7 @@ def _growth(figures: Any) -> list[str]:
 
 def _memories(figures: Any) -> list[str]:
     return _table(
-        "model | m | samples | data MB | rounds | RSS of all processes, MB | PSS MB | PSS after a tenth",
+        "model | m | samples | data MB | rounds | RSS of all processes, MB | RSS after a tenth | PSS MB",
         [
             [
                 row["model"],
@@ -265,9 +272,9 @@ def _memories(figures: Any) -> list[str]:
                 f"{row['samples']:,}",
                 f"{row['data']:.0f}",
                 row["rounds"],
-                f"{row['rss']:.0f}",
+                f"{row['rss']:.1f}",
+                f"{row['early_rss']:.1f}",  # PSS would move with whoever else on the machine maps torch
                 f"{row['pss']:.0f}",
-                f"{row['early_pss']:.0f}",
             ]
             for row in figures
         ],
@@ -282,7 +289,7 @@ def _started(figures: Any) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Any], list[str]]] = {
-    "rounds": _rounds,
+    "rounds": lambda figures: [*_rounds(figures), "", *_shares(figures)],
     "load": _load,
     "direction": _direction,
     "peers": _compared,

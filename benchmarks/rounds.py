@@ -8,12 +8,23 @@ import sys
 
 import torch
 from timing import GEMM_FLOP, gemm, take_turns
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile, record_function
 from workloads import flop, holdings, jobs, network
 
 from fedunlearn import Parallel, Sequential
+from fedunlearn.local import Learner
 
 SIZES = {"mlp": (60_000, 10), "lenet5": (12_000, 10), "cnn": (4_000, 10), "nfresnet18": (800, 4)}
 """Samples of a round, and clients; the perceptron's is full size, the others are whole batches."""
+
+KINDS = {
+    "products": ("mm", "convolution"),
+    "activations": ("relu", "threshold", "pool"),
+    "loss": ("crossentropy", "logsoftmax", "nllloss"),
+    "update": ("accumulategrad",),
+}
+"""What an operation is for, by parts of its name or of the name of one that it is a part of."""
 
 BUSY = "while True: sum(range(10_000))"
 
@@ -45,9 +56,36 @@ def measure(name: str, repeats: int) -> dict[str, object]:
         "share": {
             key: useful / (times[key]["cpu"] * peak) for key in ("sequential", "one worker", "parallel")
         },
+        "profile": shares(name),
         "speedup": times["sequential"]["wall"] / times["parallel"]["wall"],
         "speedup_median": times["sequential"]["wall_median"] / times["parallel"]["wall_median"],
     }
+
+
+def shares(name: str) -> dict[str, float]:
+    """What one process spends its time on while a client trains for an epoch."""
+    torch.set_num_threads(1)
+    samples, clients = SIZES[name]
+    model, data = network(name), holdings(name, samples // clients, 1)
+    ((client, job),) = jobs(model, data).items()
+    learner = Learner(model)
+    learner.train(data[client].train, job)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen, record_function("epoch"):
+        learner.train(data[client].train, job)
+    seconds = dict.fromkeys([*KINDS, "other"], 0.0)
+    for event in seen.events():
+        seconds[_kind(event, len(job.params))] += event.self_cpu_time_total
+    return {kind: spent / sum(seconds.values()) for kind, spent in seconds.items()}
+
+
+def _kind(event: FunctionEvent | None, parameters: int) -> str:
+    if event is None:
+        return "other"
+    if event.input_shapes and list(event.input_shapes[0]) == [parameters]:
+        return "update"  # a pass over all parameters
+    called = event.name.lower().replace("_", "")
+    found = (kind for kind, parts in KINDS.items() if any(part in called for part in parts))
+    return next(found, None) or _kind(event.cpu_parent, parameters)
 
 
 def under_load(repeats: int, processes: int = 2) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -80,18 +81,32 @@ class Quadratics:
         }
 
 
+class Broken(Quadratics):
+    """In one call everybody sends what is no number."""
+
+    def __init__(self, call: int, value: float) -> None:
+        super().__init__()
+        self._call, self._value = call, value
+
+    def train(self, jobs: Mapping[ClientId, Job]) -> Replies:
+        replies = super().train(jobs)
+        if self._calls != self._call:
+            return replies
+        return Replies({c: replace(r, displacement=r.displacement * self._value) for c, r in replies.items()})
+
+
 def fresh(purpose: str) -> State:
     return State(torch.randn(DIMENSION, generator=generator("fresh", purpose)))
 
 
 @cache
 def pretrained(clusters: int = 0) -> State:
-    """Four rounds with everybody, every kind of history recorded."""
+    """Eight rounds with everybody, every kind of history recorded."""
     origin = fresh("pre-training")
     phase = (
-        ClusteredPretraining(4, 0.05, clusters=clusters)
+        ClusteredPretraining(8, 0.05, clusters=clusters)
         if clusters
-        else Pretraining(4, 0.05, history=tuple(KINDS))
+        else Pretraining(8, 0.05, history=tuple(KINDS))
     )
     return unlearn([phase], Request(origin.params, CLIENTS, (), fresh, shapes=SHAPES), Quadratics()).state
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
-from fedunlearn import ClientData, Examples, Outcome, Request, Schedule, State, flatten, method, unlearn
+from fedunlearn import (
+    ClientData,
+    Examples,
+    Outcome,
+    Phase,
+    Request,
+    Schedule,
+    State,
+    flatten,
+    method,
+    unlearn,
+)
+from fedunlearn.methods.fedavg import Pretraining
+from fedunlearn.methods.knot import ClusteredPretraining
 from fedunlearn.models import build
 from fedunlearn.seeds import generator
 from fedunlearn.types import Federation, LocalTraining
-from fedunlearn.vectors import buffers
+from fedunlearn.vectors import buffers, shapes
 
 TRAINING = LocalTraining(batch_size=4)
 
@@ -22,6 +37,11 @@ SHAPES = {
     "calls view": (3, 8, 8),
     "counts and draws": (3, 8, 8),
 }
+
+SMALL = {"perceptron": (1, 6, 6), "convolution": (3, 8, 8)}
+"""For what is to be tried with every method."""
+
+PUBLIC = "public"
 
 
 class CallsView(nn.Module):
@@ -54,6 +74,16 @@ def network(name: str) -> nn.Module:
         torch.manual_seed(1)
         if name == "batch norm":
             return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
+        if name == "perceptron":
+            return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))
+        if name == "convolution":
+            return nn.Sequential(
+                nn.Conv2d(3, 4, 3, stride=2, padding=1),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Dropout(0.3),
+                nn.Linear(4 * 16, 3),
+            )
         if name == "calls view":
             return CallsView()
         if name == "counts and draws":
@@ -61,27 +91,48 @@ def network(name: str) -> nn.Module:
     return build(name, 3, SHAPES[name], 1)
 
 
-def holdings(name: str, clients: int = 5) -> dict[str, ClientData]:
+def holdings(name: str, clients: int = 5, *, public: bool = False) -> dict[str, ClientData]:
     """Clients of different size, the last batch of each one short."""
-    held = {}
-    for number in range(clients):
+    held, shape = {}, {**SHAPES, **SMALL}[name]
+    for number in range(clients + public):
         random, size = generator("engines", name, number), 3 + 2 * number
         data = Examples(
-            torch.randn(size, *SHAPES[name], generator=random), torch.randint(0, 3, (size,), generator=random)
+            torch.randn(size, *shape, generator=random), torch.randint(0, 3, (size,), generator=random)
         )
         held[f"site-{number}"] = ClientData(data, {"test": data, "backdoor": data})
+    if public:
+        held[PUBLIC] = ClientData(held.pop(f"site-{clients}").train)
     return held
 
 
 def forget(how: str, name: str, federation: Federation, rounds: int = 2) -> Outcome:
-    """A run of the method on the federation; the target is neither the first nor the last client."""
+    """A run of the method on the federation; the target is neither the first nor the last client.
+
+    Where the method needs history, a pre-training on the same federation records it.
+    """
     model = network(name)
 
     def fresh(purpose: str) -> State:
         return State(flatten(model) * 0.5, buffers=buffers(model))
 
-    request = Request(flatten(model), federation.clients, ("site-2",), fresh, buffers(model))
+    clients = tuple(client for client in federation.clients if client != PUBLIC)
+    request = Request(
+        flatten(model),
+        clients,
+        ("site-2",),
+        fresh,
+        buffers(model),
+        shapes=shapes(model),
+        public=PUBLIC if PUBLIC in federation.clients else None,
+    )
     phases = method[how](Schedule(rounds, 0.02, rounds, 0.02))
+    needed = {kind for phase in phases for kind in phase.needs} - {"share"}
+    if needed:
+        before: Phase = Pretraining(rounds, 0.02, tuple(needed))
+        if "cluster" in needed:
+            before = ClusteredPretraining(rounds, 0.02, clusters=2)
+        trained = unlearn([before], request, federation, training=TRAINING, seed=2).state
+        request = replace(request.starting_from(trained), history=trained.memory)
     return unlearn(phases, request, federation, training=TRAINING, seed=3)
 
 

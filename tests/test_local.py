@@ -154,8 +154,8 @@ def test_projections_after_each_step_keep_their_digits():
     @objective("test: projected", summary="test")
     def _projected(arrays):
         class Projected(Minimise):
-            def project(self, params):
-                return params.clamp(-0.2, 0.2)
+            def step(self, params, gradient, lr):
+                return params - (params - lr * gradient).clamp(-0.2, 0.2)
 
         return Projected(nn.functional.cross_entropy)
 

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
-from fedunlearn.perceptron import fused
+from fedunlearn.perceptron import _differentiated, fused
 from fedunlearn.seeds import generator
 
 
@@ -23,39 +23,66 @@ def perceptron(*, depth: int = 3, flatten: bool = True) -> nn.Sequential:
     return model
 
 
-def gradients(model: nn.Module, parameters: list[nn.Parameter], x: torch.Tensor) -> list[torch.Tensor]:
-    for parameter in parameters:
+def labels(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(x)) % 4
+
+
+def squared(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return output.softmax(1)[torch.arange(len(y)), y].square().mean()
+
+
+def overwriting(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(output.mul_(2), y)
+
+
+def to_shares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(output, one_hot(y, 4).to(output.dtype))
+
+
+def summing(model: nn.Module) -> list[torch.Tensor]:
+    """Where the gradients of the model go, which are not zero at first."""
+    for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.25)
-    cross_entropy(model(x), torch.arange(len(x)) % 4).backward()
-    return [parameter.grad for parameter in parameters]
+    return [parameter.grad for parameter in model.parameters()]
 
 
+@pytest.mark.parametrize("criterion", [cross_entropy, squared, overwriting, to_shares])
 @pytest.mark.parametrize("depth", [2, 3, 5])
 @pytest.mark.parametrize("flatten", [True, False])
-def test_it_is_the_same_function_with_the_same_gradients(depth, flatten):
+def test_it_is_the_same_function_with_the_same_gradients(depth, flatten, criterion):
     model = perceptron(depth=depth, flatten=flatten).double()
-    quick, plain = fused(model), copy.deepcopy(model)
-    assert quick is not model
+    plain = copy.deepcopy(model)
     x = torch.randn(9, 2, 3, generator=generator("x"), dtype=torch.float64)
     x = x if flatten else x.flatten(1)
-    before = x.clone()
-    assert torch.equal(quick(x), plain(x))
-    made = gradients(quick, list(model.parameters()), x)
-    expected = gradients(plain, list(plain.parameters()), x)
+    before, y = x.clone(), labels(x)
+    made, expected = summing(model), summing(plain)
+    loss = fused(model).backward(criterion, x, y)
+    wanted = criterion(plain(x), y)
+    wanted.backward()
+    assert torch.equal(loss, wanted)
+    assert not loss.requires_grad
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(made, expected, strict=True))
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("y", [[0, 1, 2, 3], [0, -100, 2, -100]])
+def test_cross_entropy_has_the_bits_of_autograd(y):
+    output, y = torch.randn(4, 4, generator=generator("output")), torch.tensor(y)
+    loss, slope = _differentiated(cross_entropy, output, y)
+    output.requires_grad_()
+    expected = cross_entropy(output, y)
+    expected.backward()
+    assert torch.equal(loss, expected)
+    assert torch.equal(slope, output.grad)
+
+
 def test_gradients_are_summed_where_they_are():
-    model = perceptron()
-    quick, x = fused(model), torch.ones(2, 6)
-    places = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    for parameter, place in zip(model.parameters(), places, strict=True):
-        parameter.grad = place
+    model, x = perceptron(), torch.ones(2, 6)
+    quick, places = fused(model), summing(model)
     for _ in range(2):
-        cross_entropy(quick(x), torch.tensor([0, 1])).backward()
+        quick.backward(cross_entropy, x, labels(x))
     assert all(p.grad is place for p, place in zip(model.parameters(), places, strict=True))
-    assert all(place.any() for place in places)
+    assert all((place != 0.25).any() for place in places)
 
 
 def shared() -> nn.Sequential:
@@ -104,10 +131,16 @@ def frozen(model: nn.Sequential) -> nn.Sequential:
     ],
 )
 def test_what_is_not_quite_a_perceptron_is_left_alone(model):
-    assert fused(model) is model
+    assert fused(model) is None
 
 
-def test_inputs_that_are_no_rows_of_numbers_take_the_ordinary_way():
-    model, x = perceptron(flatten=False), torch.ones(2, 5, 6)
-    assert torch.equal(fused(model)(x), model(x))
-    assert torch.equal(fused(model)(x[0, 0]), model(x[0, 0]))
+@pytest.mark.parametrize("x", [torch.ones(2, 5, 6), torch.ones(6)])
+def test_inputs_that_are_no_rows_of_numbers_take_the_ordinary_way(x):
+    model = perceptron(flatten=False)
+    plain = copy.deepcopy(model)
+    made, expected = summing(model), summing(plain)
+    loss = fused(model).backward(lambda output, y: output.square().mean(), x, labels(x))
+    wanted = plain(x).square().mean()
+    wanted.backward()
+    assert torch.equal(loss, wanted)
+    assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))

@@ -95,7 +95,7 @@ def demo(
     _carry_out(folder, lambda listener: perform(experiment, folder, [listener], workers=workers))
 
 
-@app.command(epilog="Example: fedunlearn run experiments/fmnist.toml data.partition=iid seed=2")
+@app.command(epilog="Example: fedunlearn run experiments/fedosd.toml data.partition=iid seed=2")
 def run(
     experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
     overrides: Annotated[
@@ -115,43 +115,51 @@ def run(
     _carry_out(folder, lambda listener: perform(wanted, folder, [listener], workers=workers))
 
 
-@app.command(
-    epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only fedosd"
-)
+@app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only puf")
 def compare(
     experiment: Annotated[Path, typer.Argument(help="A TOML file with [methods].", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="A row; may be given again.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from the file's on.")] = 1,
+    scale: Annotated[str | None, typer.Option("--scale", help="A [scale] of the file.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    at: Annotated[
+        list[int] | None, typer.Option("--at", help="Show ASR / R-Acc after so many rounds; repeatable.")
+    ] = None,
     folder: Out = None,
     workers: Workers = None,
 ) -> None:
-    """Run several methods on the same request and show them in one table; goes on where it was stopped.
+    """Run several methods on the same requests and show them in tables; goes on where it was stopped.
 
-    The folder is runs/NAME, followed by the overrides, unless --out names another.
+    The folder is runs/NAME, followed by scale and overrides, unless --out names another.
     """
-    from .comparison import carry_out, place, read_comparison
+    from .comparison import carry_out, read_comparison
     from .record import write
-    from .report import Display, comparison_markdown, comparison_table
+    from .report import Display
+    from .report.comparison import compared, course, markdown, shown
 
-    wanted = read_comparison(experiment, overrides or [], only=only or [], seeds=seeds)
-    folder = folder or Path("runs") / "-".join([wanted.name, *map(_in_a_name, overrides or [])])
+    wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
+    name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
+    folder = folder or Path("runs") / "-".join(name)
 
-    def show(where: str) -> Display:
-        out.print(where)
+    def show(what: str) -> Display:
+        out.print(what)
         return Display(out)
 
     try:
         carry_out(wanted, folder, show, workers=workers)
     except KeyboardInterrupt:
         _fail(f"interrupted; the same command goes on in {folder}", 130)
-    runs = {row: [place(folder, seed, row) for seed in wanted.seeds] for row in wanted.rows}
-    out.print(comparison_table(runs))
-    write(folder / "comparison.md", (comparison_markdown(runs) + "\n").encode())
-    out.print(f"\ntable  {folder / 'comparison.md'}", soft_wrap=True)
-    _html(folder)
+    for column in wanted.columns:
+        runs = wanted.places(folder, column)
+        out.print(f"\n[bold]{column or wanted.name}[/bold]")
+        tables = [compared(runs), *([course(runs, at)] if at else [])]
+        for lines in tables:
+            out.print(shown(lines))
+        write(folder / column / "comparison.md", ("\n\n".join(map(markdown, tables)) + "\n").encode())
+        _html(folder / column)
+    out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 
 
 @app.command(epilog="Example: fedunlearn resume runs/demo")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
+import math
 import os
 import tomllib
 import warnings
@@ -33,6 +33,7 @@ from .record import (
     fingerprint,
     locked,
     model_hash,
+    read_json,
     read_state,
     write_json,
     write_state,
@@ -180,6 +181,8 @@ def _check_options(what: str, make: Callable[..., Any], options: Mapping[str, An
         if option not in known:
             hint = did_you_mean(option, known) if known else "; it has none"
             raise FedUnlearnError(f"{what} has no option {option!r}{hint}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise FedUnlearnError(f"{what}, option {option} = {value!r}: it must be a finite number")
         try:
             TypeAdapter(types[option]).validate_python(value, strict=True)
         except ValidationError as error:
@@ -211,7 +214,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
     try:
         experiment = Experiment.model_validate(values)
     except ValidationError as error:
-        raise FedUnlearnError(f"{source}: {_first_problem(error)}") from None
+        raise FedUnlearnError(f"{source}: {first_problem(error, Experiment)}") from None
     try:
         datasets.entry(experiment.data.dataset)
         partition = experiment.data.partition
@@ -235,12 +238,15 @@ def _check_needs(experiment: Experiment) -> None:
         )
     if not 1 <= plan.clusters <= experiment.data.clients:
         raise FedUnlearnError(f"{experiment.data.clients} clients cannot form {plan.clusters} clusters")
+    needed = set().union(*(phase.needs for phase in experiment.phases()))
     recorded = {"cluster"} if plan.clusters > 1 else {"share", *plan.history}
-    for kind in sorted(set().union(*(phase.needs for phase in experiment.phases())) - recorded - {"share"}):
+    for kind in sorted(needed - recorded - {"share"}):
         wanted = "clusters = 5" if kind == "cluster" else f'history = ["{kind}"]'
         raise FedUnlearnError(
             f"this pre-training records no {kind}, and {name} needs them: set {wanted} in [pretraining]"
         )
+    if experiment.request.level != "client" and needed - {"cluster"}:
+        raise FedUnlearnError(f"{name} needs history, which knows whole clients only: use level = 'client'")
     if methods.entry(name).about.get("public") and not experiment.data.public:
         raise FedUnlearnError(f"{name} needs public data: reserve some examples with public in [data]")
 
@@ -264,9 +270,9 @@ def override(values: dict[str, Any], text: str) -> None:
     values[last] = value
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError, table: type[BaseModel] | None) -> str:
+    """What is wrong with the values for a table, in words of its keys."""
     problem = error.errors()[0]
-    table: type[BaseModel] | None = Experiment
     place: list[str] = []
     for part in map(str, problem["loc"]):
         # What follows a field that is no table is pydantic's name for one of its types.
@@ -490,12 +496,16 @@ def perform(
 
 def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | None = None) -> Outcome:
     """Goes on with a run that was stopped."""
-    return perform(check(_recall(folder, "experiment.json"), str(folder)), folder, listeners, workers=workers)
+    return perform(
+        check(read_json(folder / "experiment.json"), str(folder)), folder, listeners, workers=workers
+    )
 
 
 def finished(folder: Path) -> bool:
     """Whether the run in a folder has ended, and not in failure."""
-    return (folder / "outcome.json").exists() and not Status(_recall(folder, "outcome.json")["status"]).failed
+    return (folder / "outcome.json").exists() and not Status(
+        read_json(folder / "outcome.json")["status"]
+    ).failed
 
 
 def cache_directory() -> Path:
@@ -520,7 +530,7 @@ def _claim(folder: Path, config: Mapping[str, Any]) -> None:
     """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished."""
     if not (folder / "experiment.json").exists():
         write_json(folder / "experiment.json", config)
-    elif (begun := _recall(folder, "experiment.json")) != config:
+    elif (begun := read_json(folder / "experiment.json")) != config:
         if check(begun, str(folder)) == check(config, str(folder)):
             raise FedUnlearnError(f"the run in {folder} was begun by an older fedunlearn: run it anew")
         raise FedUnlearnError(
@@ -531,12 +541,3 @@ def _claim(folder: Path, config: Mapping[str, Any]) -> None:
             f"the run in {folder} is finished: choose another folder with --out, "
             f"or look at it again with: fedunlearn resume {folder}"
         )
-
-
-def _recall(folder: Path, name: str) -> Any:
-    try:
-        return json.loads((folder / name).read_text(encoding="utf-8"))
-    except OSError:
-        raise FedUnlearnError(f"{folder} holds no {name}, so it is not a run folder: name one") from None
-    except ValueError as error:
-        raise FedUnlearnError(f"{folder / name} is not JSON ({error}): restore it") from None

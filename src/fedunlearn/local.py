@@ -40,7 +40,7 @@ class Learner:
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
         self._moved = torch.empty_like(self._params)
-        self._fused = fused(self._module) if precision == "fp32" else self._module
+        self._perceptron = fused(self._module) if precision == "fp32" else None
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
         self._precision = precision
@@ -75,9 +75,11 @@ class Learner:
             arrays = goal.upload(self._module.eval(), self._batches(examples, job.batch_size))
             self._module.train()
             # A criterion of the output alone; any other objective may use gradients of its own meanwhile.
-            descend = self._sum_gradients if type(goal) is Minimise else self._sum_steps
-            losses = descend(goal, examples, job)
-        out.copy_(self._moved)
+            losses = (
+                self._sum_gradients(goal, examples, job, out)
+                if type(goal) is Minimise
+                else self._sum_steps(goal, examples, job, out)
+            )
         return Reply(
             out,
             len(examples.y),
@@ -86,23 +88,28 @@ class Learner:
             {name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(self, goal: Objective, examples: Examples, job: Job) -> list[Tensor]:
+    def _sum_gradients(self, goal: Minimise, examples: Examples, job: Job, out: Vector) -> list[Tensor]:
         """Plain steps: backward passes add to one sum, which the learning rate scales at the end."""
-        start, losses = job.params.to(self._device), []
+        start = job.params.to(self._device)
+        losses: list[Tensor] = []
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
         with self._summing(vectors.views(gradients, self._module)):
             for _ in range(job.epochs):
                 for x, y in self._batches(examples, job.batch_size):
-                    with self._arithmetic():
-                        loss = goal.loss(self._fused, x, y)
-                    loss.backward()
-                    torch.sub(start, gradients, alpha=job.lr, out=self._params)
+                    if losses:  # after the last batch nobody needs the model
+                        torch.sub(start, gradients, alpha=job.lr, out=self._params)
+                    if self._perceptron:
+                        loss = self._perceptron.backward(goal.criterion, x, y)
+                    else:
+                        with self._arithmetic():
+                            loss = goal.loss(self._module, x, y)
+                        loss.backward()
                     losses.append(loss.detach() * len(y))
-        gradients.mul_(job.lr)
+        torch.mul(gradients.cpu(), job.lr, out=out)
         return losses
 
-    def _sum_steps(self, goal: Objective, examples: Examples, job: Job) -> list[Tensor]:
+    def _sum_steps(self, goal: Objective, examples: Examples, job: Job, out: Vector) -> list[Tensor]:
         """Steps of the objective's own."""
         start, losses = job.params.to(self._device), []
         moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
@@ -116,6 +123,7 @@ class Learner:
                     moved += goal.step(self._params, gradient, job.lr)
                     torch.sub(start, moved, out=self._params)
                 losses.append(loss.detach() * len(y))
+        out.copy_(moved)
         return losses
 
     def _batches(self, examples: Examples, size: int) -> Iterator[Examples]:

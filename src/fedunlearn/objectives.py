@@ -78,6 +78,6 @@ def _uce(arrays: Mapping[str, Tensor]) -> Objective:
     return Minimise(unlearning_cross_entropy)
 
 
-@objective("uce_unbounded", summary="-log(1 - p): unlearning cross-entropy without the halved probability")
-def _uce_unbounded(arrays: Mapping[str, Tensor]) -> Objective:
+@objective("unlikelihood", summary="-log(1 - p): unlearning cross-entropy that stays steep where p is 1")
+def _unlikelihood(arrays: Mapping[str, Tensor]) -> Objective:
     return Minimise(partial(unlearning_cross_entropy, constant=1.0))

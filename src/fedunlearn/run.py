@@ -64,8 +64,8 @@ def unlearn(
     for phase in phases:
         for kind in sorted(phase.needs - {name.partition(" ")[0] for name in request.history}):
             raise FedUnlearnError(
-                f"the pre-training recorded no {kind}, and {type(phase).__name__} needs them: "
-                f'pre-train with history = ["{kind}"]'
+                f"the pre-training recorded no {kind}, and {type(phase).__name__} needs it: pre-train with "
+                + ("clusters" if kind == "cluster" else f'history = ["{kind}"]')
             )
     rows: list[Metrics] = []
 

@@ -44,8 +44,8 @@ class Examples(NamedTuple):
 class ClientData:
     """What one client holds: the examples it trains on, and the named sets it evaluates on.
 
-    Sets with a meaning for the measures: ``test`` (clean, never trained on), ``backdoor``
-    (triggered, with flipped labels), ``forget`` (what the request asks to forget).
+    Sets with a meaning for the measures: ``test`` (clean, never trained on), ``seen`` (clean, trained on),
+    ``backdoor`` (triggered, with flipped labels), ``forget`` (what the request asks to forget).
     """
 
     train: Examples

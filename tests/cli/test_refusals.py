@@ -16,7 +16,7 @@ import pytest
         ("sede=3", "unknown key 'sede'; did you mean 'seed'?"),
         ("seed", "override 'seed' has no '='"),
         ("seed.deep=3", "seed"),
-        ("options.alway=true", "no option 'alway'; did you mean 'always'?"),
+        ("options.ancor=always", "no option 'ancor'; did you mean 'anchor'?"),
         ("request.targets=0", "request.targets"),
         ("request.targets=4", "4 of 4 clients cannot be targets: name 1 to 3"),
         ("data.clients=3", "10 classes among 3 clients"),

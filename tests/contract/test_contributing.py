@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedunlearn import ClientId, Job, Phase, Replies, Request, Schedule, Stage, State, method
+from fedunlearn import (
+    ClientId, FedUnlearnError, Job, Phase, Replies, Request, Schedule, Stage, State, method
+)
 from fedunlearn.methods.fedavg import Averaging
 """
 
@@ -23,13 +25,17 @@ def test_the_shown_method_passes_the_contract_suite(tmp_path):
     text = (ROOT / "CONTRIBUTING.md").read_text()
     shown = re.search(r"## Add a method.*?```python\n(.*?)```", text, re.DOTALL).group(1)
     (tmp_path / "shown_method.py").write_text(IMPORTS + shown)
-    suite = ["-m", "pytest", "-q", "-p", "shown_method", "-p", "no:cacheprovider", "-k", "ascent"]
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    suite = ["-m", "pytest", "-q", "-p", "shown_method", "-p", "no:cacheprovider", "-k", "dampen"]
     result = subprocess.run(
         [sys.executable, *suite, "tests/contract/test_contract.py"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stdout
-    assert "10 passed" in result.stdout
+    assert "failed" not in result.stdout
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed is not None, result.stdout
+    assert int(passed.group(1)) >= 8, result.stdout

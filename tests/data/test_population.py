@@ -149,13 +149,14 @@ class TestClientLevel:
         assert held.evaluations["forget"] is held.train
         assert people.pretraining[target] is held
 
-    def test_retained_clients_are_the_same_objects_in_both_stages(self, toy):
+    def test_retained_clients_hold_the_same_in_both_stages(self, toy):
         people = populate(toy, **settings(targets=3))
         assert len(people.targets) == 3
         for client, held in people.pretraining.items():
-            assert (people.unlearning[client] is held) == (client not in people.targets)
+            assert (people.unlearning[client].train is held.train) == (client not in people.targets)
             if client not in people.targets:
                 assert list(held.evaluations) == ["test"]
+                assert list(people.unlearning[client].evaluations) == ["test", "seen"]
 
     def test_targets_may_be_named(self, toy):
         assert populate(toy, **settings(targets=["client-7", "client-2"])).targets == ("client-2", "client-7")
@@ -178,7 +179,8 @@ class TestSampleLevel:
         assert who(forget.train) | who(rest.train) == who(held.train)
         assert same(forget.evaluations[name], forget.train)
         assert same(forget.evaluations["test"], held.evaluations["test"])
-        assert list(rest.evaluations) == ["test"]
+        assert list(rest.evaluations) == ["test", "seen"]
+        assert same(rest.evaluations["seen"], rest.train)
         assert same(rest.evaluations["test"], held.evaluations["test"])
 
     def test_what_is_to_be_forgotten_and_nothing_else_is_poisoned_in_both_stages(self, toy):
@@ -220,7 +222,7 @@ class TestClassLevel:
         for client, held in people.pretraining.items():
             virtual = f"{client}#class-7"
             if 7 not in held.train.y:
-                assert people.unlearning[client] is held
+                assert people.unlearning[client].train is held.train
                 assert virtual not in people.unlearning
                 continue
             assert virtual in people.targets

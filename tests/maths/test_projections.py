@@ -1,4 +1,5 @@
 import math
+from itertools import chain, combinations
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedunlearn.maths import cosine, project_off
+from fedunlearn.maths import cosine, project_between, project_off
 
 properties = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -183,3 +184,113 @@ def test_inputs_stay_as_they_are(sign: int) -> None:
     project_off(displacement, away).zero_()
     assert torch.equal(displacement, before[0])
     assert torch.equal(away, before[1])
+
+
+@st.composite
+def half_spaces(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """A vector and up to five normals of any scale: repeated, opposed, zero or in general position."""
+    count, width, seed = draw(st.integers(1, 5)), draw(st.integers(1, 12)), draw(st.integers(0, 2**32))
+    normals = normal(seed, count, width)
+    for row in range(1, count):
+        match draw(st.sampled_from(["own", "own", "duplicate", "opposite", "zero"])):
+            case "duplicate":
+                normals[row] = normals[0]
+            case "opposite":
+                normals[row] = -normals[0]
+            case "zero":
+                normals[row] = 0
+    scales = torch.tensor(draw(st.lists(st.floats(-6, 6), min_size=count, max_size=count)))
+    return 10 ** draw(exponents) * normal(seed + 1, width), normals * 10 ** scales.double().unsqueeze(1)
+
+
+def nearest(displacement: Tensor, normals: Tensor) -> Tensor:
+    """The best feasible one of the projections on all intersections of planes."""
+    units = normals[normals.norm(dim=1) > 0]
+    units = units / units.norm(dim=1, keepdim=True)
+    best = torch.zeros_like(displacement)
+    for chosen in chain.from_iterable(combinations(range(len(units)), k) for k in range(len(units) + 1)):
+        planes = units[list(chosen)]
+        point = displacement - planes.T @ (torch.linalg.pinv(planes.T, rtol=1e-10) @ displacement)
+        feasible = not len(units) or float((units @ point).min()) >= -1e-10 * float(displacement.norm())
+        if feasible and (point - displacement).norm() < (best - displacement).norm():
+            best = point
+    return best
+
+
+@properties
+@given(half_spaces())
+def test_between_planes_it_is_the_nearest_point(case: tuple[Tensor, Tensor]) -> None:
+    displacement, normals = case
+    gap = project_between(displacement, normals) - nearest(displacement, normals)
+    assert float(gap.norm()) <= 1e-7 * float(displacement.norm())
+
+
+@properties
+@given(half_spaces(), dtypes)
+def test_between_planes_no_product_is_negative(case: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:
+    displacement, normals = (part.to(dtype) for part in case)
+    result = project_between(displacement, normals)
+    small = (1e-6 if dtype is torch.float32 else 1e-9) * float(displacement.double().norm())
+    for row in normals.double():
+        assert float(row @ result.double()) >= -small * float(row.norm())
+    assert result.dtype == dtype
+
+
+@properties
+@given(half_spaces())
+def test_between_planes_projecting_twice_is_projecting_once(case: tuple[Tensor, Tensor]) -> None:
+    displacement, normals = case
+    once = project_between(displacement, normals)
+    gap = project_between(once, normals) - once
+    assert float(gap.norm()) <= 1e-7 * float(displacement.norm())
+
+
+@properties
+@given(half_spaces(), st.integers(0, 2**32))
+def test_between_planes_nothing_gets_longer_or_farther_apart(case: tuple[Tensor, Tensor], seed: int) -> None:
+    displacement, normals = case
+    other = float(displacement.norm()) * normal(seed, len(displacement))
+    one, two = project_between(displacement, normals), project_between(other, normals)
+    size = float(displacement.norm() + other.norm())
+    assert float((one - two).norm()) <= float((displacement - other).norm()) + 1e-7 * size
+    # A cone: what is taken away is orthogonal to what is left.
+    assert abs(float(one @ (displacement - one))) <= 1e-7 * size**2
+
+
+@properties
+@given(half_spaces())
+def test_between_planes_a_vector_that_may_stay_keeps_its_bits(case: tuple[Tensor, Tensor]) -> None:
+    displacement, normals = case
+    turned = normals * torch.where(normals @ displacement < 0, -1.0, 1.0).unsqueeze(1)
+    assert torch.equal(project_between(displacement, turned), displacement)
+
+
+def test_between_planes_long_vectors_are_projected_block_by_block() -> None:
+    displacement, normals = normal(1, 300_000), normal(2, 2, 300_000)
+    turned = normals * -torch.sign(normals @ displacement).unsqueeze(1)
+    result = project_between(displacement.float(), turned.float()).double()
+    expected = nearest(displacement, turned)
+    assert float((result - expected).norm() / expected.norm()) <= 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_between_planes_non_finite_values_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        project_between(torch.tensor([1.0, value]), torch.ones(1, 2))
+    with pytest.raises(ValueError, match="NaN"):
+        project_between(torch.ones(2), torch.tensor([[1.0, value]]))
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), (2, 4)), ((3, 1), (2, 3))])
+def test_between_planes_shapes_that_do_not_fit_are_refused(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    with pytest.raises(ValueError, match="normals must be a matrix"):
+        project_between(torch.ones(shapes[0]), torch.ones(shapes[1]))
+
+
+def test_between_planes_inputs_stay_as_they_are() -> None:
+    displacement, normals = normal(1, 20), normal(2, 2, 20)
+    project_between(displacement, normals).zero_()
+    assert torch.equal(displacement, normal(1, 20))
+    assert torch.equal(normals, normal(2, 2, 20))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,11 @@ def compared(folder: Path, count: int = 3, seeds: int = 2) -> Path:
             name = f"method-{number:02d}"
             make(folder / f"seed-{seed}" / name, rows, method=name, seed=seed)
     return folder
+
+
+@pytest.fixture
+def make_comparison() -> Callable[..., Path]:
+    return compared
 
 
 @pytest.fixture

@@ -86,6 +86,18 @@ def test_several_runs_are_named_so_that_they_can_be_told_apart(page, tmp_path, c
     assert "2 runs" in text
 
 
+def test_columns_of_a_comparison_are_put_side_by_side(page, comparison, make_comparison):
+    comparison.rename(comparison.with_name("first"))
+    (comparison / "trials/method-00").mkdir(parents=True)
+    make_comparison(comparison / "one", count=2)
+    make_comparison(comparison / "two", count=1)
+    text = said(page(comparison))
+    for row in ("one/method-00", "one/method-01", "two/method-00"):
+        assert row in text
+    assert "3 rows" in text
+    assert said(page(comparison / "two")).startswith("made, two")
+
+
 def test_the_same_files_give_the_same_bytes(page, comparison):
     assert page(comparison) == page(comparison)
 
@@ -270,7 +282,7 @@ def test_the_settings_of_a_comparison_make_the_same_experiments(tmp_path, compar
     (tmp_path / name).write_text(text)
     again = read_comparison(tmp_path / name, seeds=2)
     assert again.seeds == (4, 5)
-    assert {row: each.model_copy(update={"seed": 1}) for row, each in again.rows.items()} == rows
+    assert {row: each.model_copy(update={"seed": 1}) for row, each in again.columns[""].items()} == rows
 
 
 @pytest.mark.parametrize(("count", "rounds", "most"), [(1, 200, 300_000), (23, 200, 1_500_000)])

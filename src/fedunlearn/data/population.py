@@ -16,6 +16,9 @@ from .backdoor import VALUE, Trigger, poison, trigger, triggered
 from .datasets import Dataset
 from .partitions import pools
 
+SEEN = 200
+"""So many of their training examples the retained clients are measured on as well."""
+
 LEVELS = ("client", "sample", "class")
 
 
@@ -86,12 +89,30 @@ def populate(
     _check_batch_size(holdings, batch_size, partition)
 
     if level == "class":
-        return _forget_class(holdings, label, dataset.classes, targets, backdoor)
+        return _with_seen(_forget_class(holdings, label, dataset.classes, targets, backdoor))
     chosen = _targets(targets, tuple(holdings), seed, all_allowed=level == "sample")
     mark = trigger(seed, dataset.train.x.shape[1:], value) if backdoor else None
     if level == "sample":
-        return _forget_samples(holdings, chosen, share, mark, dataset.classes, seed)
-    return _forget_clients(holdings, chosen, mark, dataset.classes, pretrain_share, unlearn_share, batch_size)
+        return _with_seen(_forget_samples(holdings, chosen, share, mark, dataset.classes, seed))
+    return _with_seen(
+        _forget_clients(holdings, chosen, mark, dataset.classes, pretrain_share, unlearn_share, batch_size)
+    )
+
+
+def _with_seen(population: Population) -> Population:
+    """Retained clients are also measured on examples that they train on."""
+    return replace(
+        population,
+        unlearning={
+            client: data
+            if client in population.targets
+            else ClientData(
+                data.train,
+                {**data.evaluations, "seen": Examples(data.train.x[:SEEN], data.train.y[:SEEN])},
+            )
+            for client, data in population.unlearning.items()
+        },
+    )
 
 
 def _holdings(

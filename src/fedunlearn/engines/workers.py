@@ -178,7 +178,9 @@ def _serve(work: Work, queue: Queue, line: Connection, parent: int) -> None:
         while (number := queue.take()) is not None:
             answer = dict(_attempt(work, tasks[number]))
             arrays: Mapping[str, Tensor] = answer.pop("arrays", {})
-            sent |= {f"{len(said)} {name}": array.contiguous() for name, array in arrays.items()}
+            # The format has no views: each array gets memory of its own.
+            own = {name: array.clone(memory_format=torch.contiguous_format) for name, array in arrays.items()}
+            sent |= {f"{len(said)} {name}": array for name, array in own.items()}
             said.append((number, list(arrays), answer))
         line.send_bytes(json.dumps(said).encode())
         line.send_bytes(save(sent))

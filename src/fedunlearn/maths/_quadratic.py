@@ -7,6 +7,10 @@ from torch import Tensor
 
 TOLERANCE = 1e-12
 
+DEPENDENT = 1e-12
+"""Rows whose Gram matrix has an eigenvalue this much below its largest count as dependent: with the few
+digits that such a one has, coefficients would be noise."""
+
 
 def nonnegative(gram: Tensor, linear: Tensor) -> Tensor:
     """The λ ≥ 0 that minimises ½ λᵀ gram λ − linearᵀ λ, for a positive semi-definite ``gram``.
@@ -27,7 +31,8 @@ def nonnegative(gram: Tensor, linear: Tensor) -> Tensor:
         while True:
             inside = torch.nonzero(free).squeeze(1)
             solved = torch.zeros_like(found)
-            solved[inside] = torch.linalg.pinv(gram[inside][:, inside], hermitian=True) @ linear[inside]
+            inverse = torch.linalg.pinv(gram[inside][:, inside], rtol=DEPENDENT, hermitian=True)
+            solved[inside] = inverse @ linear[inside]
             leaving = free & (solved <= 0)
             if not leaving.any():
                 break

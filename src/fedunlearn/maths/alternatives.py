@@ -75,11 +75,16 @@ def common_descent(forget: Tensor, retain: Tensor, *, match_norm: bool = False) 
     gram = forget.new_zeros(len(retain) + 1, len(retain) + 1, dtype=torch.float64)
     for _, block in blocks(retain, forget):
         gram += block @ block.T
-    norm, longest = math.sqrt(float(gram[-1, -1])), math.sqrt(float(gram.diagonal().max()))
+    norms = gram.diagonal().sqrt()
+    norm, longest, shortest = float(norms[-1]), float(norms.max()), float(norms.min())
     if norm == 0:
         return _none(forget, DirectionStatus.ZERO_FORGET)
-    # ‖Σ λ_i g_i‖² + (Σ λ_i − 1)² over λ ≥ 0 has, but for its length, the solution of the simplex.
-    weights = nonnegative(gram / longest**2 + 1, torch.ones(len(gram), dtype=torch.float64))
+    if shortest <= STATIONARY * longest:
+        return _none(forget, DirectionStatus.IN_SPAN)
+    # ‖Σ λ_i g_i‖² + (Σ λ_i − 1)² over λ ≥ 0 has, but for its length, the solution of the simplex. In the
+    # coefficients of gradients of length 1, a short one among long ones keeps its digits.
+    shares = shortest / norms
+    weights = nonnegative(gram / norms / norms.unsqueeze(1) + torch.outer(shares, shares), shares) * shares
     weights /= weights.sum()
     vector = torch.empty_like(forget)
     for part, block in blocks(retain, forget):

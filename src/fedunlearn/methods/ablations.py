@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from ..maths import common_descent, plain_descent, random_direction
 from ..registry import method
 from ..types import Phase
 from .fedosd import AnchoredAveraging, Direct, ForgettingDescent, fedosd, steepest
-from .schedule import Schedule
+from .schedule import Schedule, require
 
 PAPER, ONLINE = "Pan et al., AAAI 2025", "targets and retained, then retained"
 
@@ -46,11 +48,13 @@ def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
 @method(
     "fedosd-m4", paper=PAPER, summary="FedOSD with a random orthogonal direction that forgets", online=ONLINE
 )
-def m4(schedule: Schedule, *, spread: float = 1.0) -> tuple[Phase, ...]:
-    """``spread`` is the length of the random part beside the steepest one's 1; ``inf`` is random alone."""
+def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tuple[Phase, ...]:
+    """``spread`` is the length of the random part beside the steepest 1; ``literal`` is that part alone."""
+    require(spread >= 0, "spread", spread, "zero or more")
+    part = math.inf if literal else spread
     return _phases(
         schedule,
-        direction=lambda forget, retain, draw: random_direction(forget, retain, draw, spread=spread),
+        direction=lambda forget, retain, draw: random_direction(forget, retain, draw, spread=part),
     )
 
 
@@ -62,5 +66,5 @@ def m5(schedule: Schedule) -> tuple[Phase, ...]:
 
 @method("fedosd-m6", paper=PAPER, summary="FedOSD with a UCE loss that has no bound", online=ONLINE)
 def m6(schedule: Schedule) -> tuple[Phase, ...]:
-    """−log(1 − p): where p is 1, nothing holds the step back."""
-    return fedosd(schedule, objective="uce_unbounded")
+    """−log(1 − p), which has no bound where p nears 1; its gradient by the logits has."""
+    return fedosd(schedule, objective="unlikelihood")

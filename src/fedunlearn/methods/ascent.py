@@ -12,7 +12,7 @@ from torch import Tensor
 from ..registry import method
 from ..types import Phase, Request, State
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 from .targets import TargetTraining
 
 
@@ -35,6 +35,7 @@ class Ascent(TargetTraining):
 )
 def ascent(schedule: Schedule, *, clip: float = 5.0) -> tuple[Phase, ...]:
     """``clip`` bounds the norm of the gradient of each local step; cross-entropy itself has no bound."""
+    require(clip > 0, "clip", clip, "positive")
     return (
         Ascent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip),
         Averaging(schedule.recover_rounds, schedule.recover_lr),

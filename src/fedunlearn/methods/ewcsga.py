@@ -15,7 +15,7 @@ from ..registry import method
 from ..types import ClientId, Examples, Job, Objective, Phase, Replies, Request, Stage, State, Vector
 from .ascent import Ascent
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 from .targets import absent, require_targets
 
 
@@ -116,6 +116,8 @@ def ewcsga(
     fisher: Literal["target", "retained"] = "target",
 ) -> tuple[Phase, ...]:
     """``penalty`` is λ; ``fisher`` says on whose data the Fisher diagonal is taken."""
+    require(clip > 0, "clip", clip, "positive")
+    require(penalty >= 0, "penalty", penalty, "zero or more")
     return (
         ImportanceEstimate(min(1, schedule.unlearn_rounds), schedule.unlearn_lr, fisher),
         ElasticAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip, penalty=penalty),

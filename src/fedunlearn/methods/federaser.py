@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..registry import method
-from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status, Vector
-from .schedule import Schedule
+from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from .schedule import Schedule, require
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,16 @@ class CalibratedReplay(Phase):
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
         recorded = min(len(request.recorded("norms", client)) for client in request.retained)
-        interval = max(1, recorded // self.rounds)
+        replayed = state.round * max(recorded, self.rounds) // self.rounds
         calibrated = {
             client: replace(reply, displacement=scaled)
             for client, reply in replies.items()
-            if (scaled := self._scaled(request, client, state.round * interval, reply.displacement))
-            is not None
+            if (scaled := self._scaled(request, client, replayed, reply.displacement)) is not None
         }
         begun = self._begun(request, state)
         # Deviation: the paper prints another 1/(K-1) before this mean, which its text contradicts.
         moved = state.move_to(begun - Replies(calibrated).average() if calibrated else begun)
-        if (state.round + 1) * interval >= recorded and state.round + 1 < self.rounds:
+        if replayed + 1 >= recorded and state.round + 1 < self.rounds:
             return moved.halt(Status.CONVERGED, f"all {recorded} recorded rounds are replayed")
         return moved
 
@@ -73,6 +72,5 @@ class CalibratedReplay(Phase):
 def federaser(schedule: Schedule, *, effort: float = 1.0, layerwise: bool = False) -> tuple[Phase, ...]:
     """``effort`` is the share of the local epochs spent on calibration (the paper's r);
     ``layerwise`` keeps the length of each parameter tensor, not of the whole update."""
-    if not 0 < effort <= 1:
-        raise FedUnlearnError(f"effort must lie in (0, 1], not {effort:g}")
+    require(0 < effort <= 1, "effort", effort, "above 0 and at most 1")
     return (CalibratedReplay(schedule.rounds, schedule.pretrain_lr, effort, layerwise),)

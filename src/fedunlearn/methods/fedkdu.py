@@ -14,7 +14,7 @@ from ..objectives import Minimise, answers, objective
 from ..registry import method
 from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, Stage, State
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,10 @@ class PublicDistillation(Phase):
 )
 def fedkdu(schedule: Schedule, *, epochs: int = 5, temperature: float = 2.0) -> tuple[Phase, ...]:
     """``epochs`` of distillation on the public data, each a round; ``temperature`` softens the teacher."""
+    require(epochs >= 0, "epochs", epochs, "zero or more")
+    require(temperature > 0, "temperature", temperature, "positive")
     once, rest = schedule.in_one_round
-    epochs = min(epochs, rest)
+    epochs = min(epochs * once, rest)
     return (
         UpdateErasure(once, schedule.unlearn_lr),
         PublicDistillation(epochs, schedule.unlearn_lr, temperature),

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
 from ..registry import method
+from ..registry import objective as objectives
 from ..seeds import generator
 from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 from .schedule import Schedule
-from .targets import absent, require_targets
+from .targets import require_targets, silent
 
 PATIENCE = 3
 
@@ -49,13 +50,9 @@ class ForgettingDescent(Phase):
         }
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
-        retained = replies.of(request.retained)
-        if lost := absent(request, state, replies):
+        if lost := silent(request, state, replies):
             return lost
-        if not retained:
-            return state.halt(
-                Status.MISSING_REPLY, "every retained client failed to answer: bring them back and resume"
-            )
+        retained = replies.of(request.retained)
         found = self.direction(
             replies.of(request.targets).mean(),
             retained.matrix(),
@@ -78,9 +75,8 @@ class ForgettingDescent(Phase):
             return moved.remember(stalled=stalled)
         return moved.halt(
             Status.NO_DIRECTION,
-            f"for {PATIENCE} rounds the targets' gradient lay in the span of the retained clients' "
-            f"(sine {found.sine:.1e}), so every step would harm one of them: "
-            "use a method that retrains, or fewer retained clients per round",
+            f"for {PATIENCE} rounds no step could forget without harming a retained client "
+            f"(sine {found.sine:.1e}): use a method that retrains, or fewer retained clients per round",
         )
 
 
@@ -120,6 +116,7 @@ def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reve
 
     ``objective`` is the targets' unlearning loss; another task than classification brings its own.
     """
+    objectives.entry(objective)
     return (
         ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),
         AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr, anchor),

@@ -12,7 +12,7 @@ from ..objectives import Minimise, answers, objective
 from ..registry import method
 from ..types import Objective, Phase, Request, State
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 from .targets import TargetTraining
 
 
@@ -62,6 +62,7 @@ def fedquit(schedule: Schedule, *, rounds: int = 1) -> tuple[Phase, ...]:
 
     Deviation: plain SGD as in every method here, where the authors use Adam.
     """
+    require(rounds >= 1, "rounds", rounds, "at least 1")
     once = min(rounds, schedule.rounds if schedule.unlearn_rounds else 0)
     return (
         Quitting(once, schedule.unlearn_lr),

@@ -17,7 +17,7 @@ from ..registry import method
 from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, State, Vector
 from .ascent import Ascent
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 from .targets import absent
 
 DRAWS = 10
@@ -62,9 +62,12 @@ class ProjectedAscent(Ascent):
             torch.zeros_like(request.params),
         )
         centre = left / (1 - sum(shares.values()))
-        away = fmean(distance(centre, request.fresh(f"fupga {draw}").params) for draw in range(DRAWS))
-        # Deviation: the authors' code compares squared distances, which makes the radius that of "ibm".
-        radius = away / (3 if self.radius == "third" else math.sqrt(3))
+        away = [distance(centre, request.fresh(f"fupga {draw}").params) for draw in range(DRAWS)]
+        if self.radius == "third":
+            radius = fmean(away) / 3
+        else:
+            # The authors' code takes the third of squared distances.
+            radius = math.sqrt(fmean(length**2 for length in away) / 3)
         return super().start(request, state).remember(centre=centre, radius=torch.tensor(radius))
 
     def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
@@ -95,7 +98,9 @@ class ProjectedAscent(Ascent):
 def fupga(
     schedule: Schedule, *, clip: float = 5.0, radius: Literal["third", "ibm"] = "third"
 ) -> tuple[Phase, ...]:
-    """``radius``: a third of the distance to a new model (the paper), or √3 of it (its released code)."""
+    """``radius``: a third of the mean distance to a new model (the paper), or the root of a third of its
+    mean square (its authors' code)."""
+    require(clip > 0, "clip", clip, "positive")
     return (
         ProjectedAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip, radius=radius),
         Averaging(schedule.recover_rounds, schedule.recover_lr),

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from ..types import ClientId, Replies, Request, State, Vector
+from ..registry import did_you_mean
+from ..types import ClientId, FedUnlearnError, Replies, Request, State, Vector
 
 
 def _share(request: Request, state: State, replies: Replies) -> Mapping[str, Tensor]:
@@ -68,6 +69,9 @@ KINDS = {"norms": _norms, "residuals": _residuals, "updates": _updates, "locals"
 
 def record(kinds: Collection[str], request: Request, state: State, replies: Replies) -> Mapping[str, Tensor]:
     """The history with one round more, given the state and the replies of that round."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise FedUnlearnError(f"unknown history {kind!r}{did_you_mean(kind, KINDS)}")
     chosen = [_share, *(KINDS[kind] for kind in sorted(kinds))] if kinds else []
     return {name: value for part in chosen for name, value in part(request, state, replies).items()}
 

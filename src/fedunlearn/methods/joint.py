@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from ..maths import orthogonal_direction, project_between
 from ..registry import method
-from ..types import Phase, Replies, Request, State, Status
+from ..registry import objective as objectives
+from ..types import Phase, Replies, Request, State
 from .fedosd import ForgettingDescent
 from .schedule import Schedule
-from .targets import absent
+from .targets import silent
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,25 @@ class JointDescent(ForgettingDescent):
 
     FedOSD asks the retained clients for an update in every round of unlearning, and uses it for nothing but
     the span to avoid. Here their mean r is taken as well, as near as it may come without raising the targets'
-    unlearning loss (r · Δ_u ≥ 0) and without leading back to ω⁰ (r · (ω − ω⁰) ≤ 0).
+    unlearning loss (r · Δ_u ≥ 0) and without leading back to ω⁰ (r · (ω − ω⁰) ≤ 0). Where there is nothing to
+    forget any more, or no step that forgets, that part is zero and the clients go on learning.
     """
 
-    cap: float = math.inf
+    objective: str = "unlikelihood"
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
-        retained = replies.of(request.retained)
-        if lost := absent(request, state, replies):
+        if lost := silent(request, state, replies):
             return lost
-        if not retained:
-            return state.halt(
-                Status.MISSING_REPLY, "every retained client failed to answer: bring them back and resume"
-            )
-        forget = replies.of(request.targets).mean()
-        found = orthogonal_direction(forget, retained.matrix(), max_amplification=self.cap)
-        back = request.params - state.params
-        learn = project_between(retained.mean(), torch.stack([forget, back]))
-        return state.step(found.vector - learn, sine=found.sine, amplification=found.amplification)
+        forget, retained = replies.of(request.targets).mean(), replies.of(request.retained)
+        found = orthogonal_direction(forget, retained.matrix())
+        learn = project_between(retained.mean(), torch.stack([forget, request.params - state.params]))
+        return state.step(
+            found.vector - learn,
+            sine=found.sine,
+            amplification=found.amplification,
+            rank=found.rank,
+            max_cosine=found.max_cosine,
+        )
 
 
 @method(
@@ -47,6 +48,11 @@ class JointDescent(ForgettingDescent):
     summary="FedOSD that lets the retained clients learn in the same round; no post-training",
     online="targets and retained",
 )
-def joint(schedule: Schedule, *, objective: str = "uce", cap: float = math.inf) -> tuple[Phase, ...]:
-    """``cap`` bounds how far the orthogonal direction is stretched to the length of the targets' update."""
-    return (JointDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective, cap=cap),)
+def joint(schedule: Schedule, *, objective: str = "unlikelihood") -> tuple[Phase, ...]:
+    """``objective`` is the targets' unlearning loss.
+
+    Not FedOSD's: that has no slope where p nears 1, and rests there for tens of rounds; what the steeper
+    one costs the retained clients, they learn again in the same round.
+    """
+    objectives.entry(objective)
+    return (JointDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),)

@@ -14,7 +14,7 @@ from ..objectives import Minimise, answers, objective
 from ..registry import method
 from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, Stage, State, Vector
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 from .targets import absent, require_targets
 
 Guidance = Literal["all", "target", "none"]
@@ -93,6 +93,7 @@ class MomentumDegradation(Phase):
 def mode(schedule: Schedule, *, momentum: float = 0.95, guidance: Guidance = "all") -> tuple[Phase, ...]:
     """``guidance``: who is guided, ``all`` (as published), the ``target`` alone (what FedOSD's table of
     runtimes implies), or ``none``."""
+    require(0 <= momentum <= 1, "momentum", momentum, "between 0 and 1")
     rounds = schedule.unlearn_rounds * (1 if guidance == "none" else 2)
     return (
         MomentumDegradation(rounds, schedule.unlearn_lr, momentum, guidance, schedule.pretrain_lr),

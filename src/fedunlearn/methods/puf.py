@@ -46,7 +46,7 @@ class NegatedUpdate(Phase):
     "puf",
     paper="Mora et al., arXiv 2504.05822",
     summary="one ordinary round whose target updates are negated and scaled",
-    online="targets, then retained",
+    online="targets (retained too in a regular round), then retained",
 )
 def puf(
     schedule: Schedule, *, round: Literal["special", "regular"] = "special", scale: float | None = None

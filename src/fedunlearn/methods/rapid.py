@@ -12,7 +12,7 @@ from ..objectives import Minimise, objective
 from ..registry import method
 from ..types import ClientId, Job, Objective, Phase, Request, State, Vector
 from .retrain import FreshAveraging
-from .schedule import Schedule
+from .schedule import Schedule, require
 
 MEMORY = (0.9, 0.999)
 EPSILON = 1e-8
@@ -66,4 +66,5 @@ class RapidAveraging(FreshAveraging):
 )
 def rapid(schedule: Schedule, *, lr: float = 0.001) -> tuple[Phase, ...]:
     """``lr`` is about the length of a local step in each parameter."""
+    require(lr > 0, "lr", lr, "positive")
     return (RapidAveraging(schedule.rounds, lr),)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..types import FedUnlearnError
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -25,3 +27,9 @@ class Schedule:
         """For methods that unlearn in a single round: that one, and all others for the recovery."""
         once = min(1, self.unlearn_rounds)
         return once, self.rounds - once
+
+
+def require(fine: bool, option: str, value: object, what: str) -> None:
+    """Refuses an option's value with what it must be."""
+    if not fine:
+        raise FedUnlearnError(f"{option} = {value!r}: it must be {what}")

@@ -26,8 +26,8 @@ from ..types import (
     Status,
 )
 from .fedavg import Averaging
-from .schedule import Schedule
-from .targets import absent, require_targets
+from .schedule import Schedule, require
+from .targets import require_targets, silent
 
 Bias = Literal["unprojected", "frozen", "augmented"]
 POSITIONS = 50
@@ -36,20 +36,22 @@ POSITIONS = 50
 
 @dataclass(frozen=True)
 class LayerInputs(Minimise):
-    """Uploads R Rᵀ of each layer, the columns of R being its inputs (1 appended) on one batch.
+    """Uploads R Rᵀ of each layer, the columns of R being its inputs on one batch, and 1 for the bias.
 
-    Deviation: the paper uploads R with its columns scaled at random. The product has the same span, is
-    smaller, and shows no single input.
+    Deviation: the paper uploads R with its columns scaled at random. The product has the same span, does not
+    grow with the batch, and shows no single input.
     """
 
     @torch.no_grad()
     def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
         seen: dict[str, Tensor] = {}
+        # Before anybody watches: to fetch the first batch, the client may try the model on something else.
+        x = next(iter(batches)).x
 
         def watch(name: str, layer: nn.Module) -> Any:
             def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
                 columns = pad(_columns(layer, inputs[0]), (0, 1), value=1.0)
-                seen[name] = columns.T @ columns
+                seen[name] = seen.get(name, 0) + columns.T @ columns
 
             return layer.register_forward_pre_hook(see)
 
@@ -59,7 +61,7 @@ class LayerInputs(Minimise):
             if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad
         ]
         try:
-            model(next(iter(batches)).x)
+            model(x)
         finally:
             for handle in watches:
                 handle.remove()
@@ -89,6 +91,7 @@ class SubspaceAscent(Phase):
 
     energy: float = 0.95
     bias: Bias = "unprojected"
+    clip: float = 5.0
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
@@ -97,19 +100,15 @@ class SubspaceAscent(Phase):
         return super().start(request, state)
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {target: Job(state.params, "ascent") for target in request.targets} | {
+        ascent = Job(state.params, "ascent", {"clip": torch.tensor(self.clip)})
+        return dict.fromkeys(request.targets, ascent) | {
             client: Job(state.params, "layer_inputs", effort=0) for client in request.retained
         }
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if lost := absent(request, state, replies):
+        if lost := silent(request, state, replies):
             return lost
         retained = replies.of(request.retained)
-        if not retained:
-            return state.halt(
-                Status.MISSING_REPLY,
-                "no retained client answered, so there is no subspace to spare: resume later",
-            )
         update = request.pieces(-replies.of(request.targets).mean())
         free = 0
         for name in next(iter(retained.values())).arrays:
@@ -150,12 +149,14 @@ class SubspaceAscent(Phase):
     summary="gradient ascent at the targets, off the span of the retained clients' layer inputs",
     online="targets and retained, then retained",
 )
-def sfu(schedule: Schedule, *, energy: float = 0.95, bias: Bias = "unprojected") -> tuple[Phase, ...]:
+def sfu(
+    schedule: Schedule, *, energy: float = 0.95, bias: Bias = "unprojected", clip: float = 5.0
+) -> tuple[Phase, ...]:
     """``energy`` is the share ε of the inputs' squared singular values that a layer protects; ``bias`` is
     ``augmented`` (projected as the weight of a constant input), ``frozen``, or left ``unprojected``."""
-    if not 0 <= energy < 1:
-        raise FedUnlearnError(f"energy must lie in [0, 1), not {energy:g}")
+    require(0 <= energy < 1, "energy", energy, "at least 0 and below 1")
+    require(clip > 0, "clip", clip, "positive")
     return (
-        SubspaceAscent(schedule.unlearn_rounds, schedule.unlearn_lr, energy, bias),
+        SubspaceAscent(schedule.unlearn_rounds, schedule.unlearn_lr, energy, bias, clip),
         Averaging(schedule.recover_rounds, schedule.recover_lr),
     )

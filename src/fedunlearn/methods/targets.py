@@ -50,3 +50,14 @@ def absent(request: Request, state: State, replies: Replies) -> State | None:
         Status.MISSING_REPLY,
         f"{missing[0]} failed to answer, and this method cannot unlearn without it: bring it back and resume",
     )
+
+
+def silent(request: Request, state: State, replies: Replies) -> State | None:
+    """The end of a phase that needs all targets and a retained client, or None."""
+    if lost := absent(request, state, replies):
+        return lost
+    if any(client in replies for client in request.retained):
+        return None
+    return state.halt(
+        Status.MISSING_REPLY, "every retained client failed to answer: bring them back and resume"
+    )

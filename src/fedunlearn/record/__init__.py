@@ -1,7 +1,16 @@
 """Run folders: what is written while a run goes on, and how it is taken up again."""
 
 from .files import digest, locked, read_tensors, write, write_json, write_tensors
-from .runs import Recorder, environment, fingerprint, model_hash, read_metrics, read_state, write_state
+from .runs import (
+    Recorder,
+    environment,
+    fingerprint,
+    model_hash,
+    read_json,
+    read_metrics,
+    read_state,
+    write_state,
+)
 
 __all__ = [
     "Recorder",
@@ -10,6 +19,7 @@ __all__ = [
     "fingerprint",
     "locked",
     "model_hash",
+    "read_json",
     "read_metrics",
     "read_state",
     "read_tensors",

@@ -49,6 +49,18 @@ def environment() -> dict[str, str]:
     }
 
 
+def read_json(path: Path) -> Any:
+    """A file of a run folder that ``write_json`` wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise FedUnlearnError(
+            f"{path.parent} holds no {path.name}, so it is not a run folder: name one"
+        ) from None
+    except ValueError as error:
+        raise FedUnlearnError(f"{path} is not JSON ({error}): restore it") from None
+
+
 def read_metrics(folder: Path) -> list[Metrics]:
     """The rows that a run has written so far; a line cut off by a kill does not count."""
     path = folder / "metrics.jsonl"

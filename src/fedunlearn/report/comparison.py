@@ -113,19 +113,37 @@ def _cell(key: str, values: Sequence[float]) -> str:
     return f"{fmean(values):.{digits}f}{spread}"
 
 
-def comparison_table(runs: Mapping[str, Sequence[Path]]) -> Table:
-    """The comparison for a terminal."""
-    header, *lines = compared(runs)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[list[str]]:
+    """Header and rows: ASR / R-Acc after so many rounds of a run, both stages counted."""
+    lines = [["", *(f"after {number}" for number in rounds)]]
+    for row, of in runs.items():
+        rows = [
+            {row["elapsed"]: row for row in read_metrics(run) if "r_acc" in row} for run in of if run.exists()
+        ]
+        cells = [
+            " / ".join(
+                _cell(key, [float(at[number][key]) for at in rows if key in at.get(number, {})])
+                for key in ("asr", "r_acc")
+            )
+            for number in rounds
+        ]
+        lines.append([row, *cells])
+    return lines
+
+
+def shown(lines: Sequence[Sequence[str]]) -> Table:
+    """Header and rows for a terminal."""
+    header, *body = lines
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
-        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for line in lines:
-        shown.add_row(*line)
-    return shown
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for line in body:
+        table.add_row(*line)
+    return table
 
 
-def comparison_markdown(runs: Mapping[str, Sequence[Path]]) -> str:
-    """The comparison as a Markdown table."""
-    header, *lines = compared(runs)
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Header and rows in Markdown."""
+    header, *body = lines
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *lines])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *body])

@@ -78,19 +78,25 @@ class Collection:
 
 
 def collect(folders: Sequence[Path]) -> Collection:
-    """The runs in some folders, each the folder of a run or of a comparison."""
-    found = {folder: _rows(folder) for folder in dict.fromkeys(folders)}
+    """The runs in some folders, each the folder of a run, of a comparison or of its columns."""
+    found = {place: _rows(place) for folder in dict.fromkeys(folders) for place in _columns(folder)}
     if len(found) == 1:
         (folder, rows), *_ = found.items()
-        name = next(iter(rows.values()))[0].config.get("name", folder.resolve().name)
-        return Collection(str(name), rows, comparison=not _is_run(folder))
+        name, place = next(iter(rows.values()))[0].config.get("name"), folder.resolve().name
+        alone = _is_run(folder) or place.startswith(str(name))
+        return Collection(
+            f"{name}, {place}" if name and not alone else str(name or place),
+            rows,
+            comparison=not _is_run(folder),
+        )
     labels = _labels(found)
     rows = {
         labels[folder] if _is_run(folder) else f"{labels[folder]}/{row}": runs
         for folder, of in found.items()
         for row, runs in of.items()
     }
-    return Collection(f"{len(rows)} runs", rows, comparison=False)
+    kind = "runs" if all(len(runs) == 1 for runs in rows.values()) else "rows"
+    return Collection(f"{len(rows)} {kind}", rows, comparison=False)
 
 
 def read_run(folder: Path) -> Run:
@@ -156,15 +162,23 @@ def _rows(folder: Path) -> dict[str, list[Run]]:
     if _is_run(folder):
         return {folder.resolve().name: [read_run(folder)]}
     found = [path.parent for path in folder.glob("seed-*/*/experiment.json")]
-    if not found:
-        raise FedUnlearnError(
-            f"{folder} holds neither an experiment.json nor seed-N/ROW folders, so it is no run and "
-            "no comparison: name the folder of one"
-        )
     rows: dict[str, list[Run]] = {}
     for path in sorted(found, key=lambda path: (path.name, _seed(path))):
         rows.setdefault(path.name, []).append(read_run(path))
     return rows
+
+
+def _columns(folder: Path) -> list[Path]:
+    """The folder itself, or those in it that are the columns of a comparison."""
+    if _is_run(folder) or any(folder.glob("seed-*/*/experiment.json")):
+        return [folder]
+    columns = sorted({path.parents[2] for path in folder.glob("*/seed-*/*/experiment.json")})
+    if not columns:
+        raise FedUnlearnError(
+            f"{folder} holds neither an experiment.json nor seed-N/ROW folders, so it is no run and "
+            "no comparison: name the folder of one"
+        )
+    return columns
 
 
 def _is_run(folder: Path) -> bool:

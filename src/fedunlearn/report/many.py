@@ -151,10 +151,10 @@ def _origins(collection: Collection) -> dict[str, list[Numbers]]:
     """ω⁰ of each seed, in the columns of the first stage; once more for a row that had another one."""
     groups: list[tuple[str, dict[Any, Numbers]]] = []
     for row, runs in _shown(collection).items():
-        # Only in a comparison are different ω⁰ of different seeds the same thing.
-        mine = {run.config.get("seed") if collection.comparison else 0: _beginning(run) for run in runs}
+        mine = {run.config.get("seed"): _beginning(run) for run in runs}
         for _, begun in groups:
-            if all(begun.get(seed, of) == of for seed, of in mine.items()):
+            # Only in a comparison is a seed that one row lacks the same request nevertheless.
+            if all(begun.get(seed, of if collection.comparison else {}) == of for seed, of in mine.items()):
                 begun |= mine
                 break
         else:

@@ -1,0 +1,59 @@
+"""The numbers that the FedOSD paper prints (Pan et al., AAAI 2025), to be put beside one's own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ..registry import did_you_mean
+from ..types import FedUnlearnError
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One row of one table in one setting; what is not printed there is None."""
+
+    table: str
+    number: int  # of the table, as the paper counts
+    dataset: str
+    partition: str
+    clients: int
+    epochs: int
+    model: str
+    row: str  # a method's name, or omega0
+    stage: int  # 0: before unlearning, 1: after it, 2: after post-training
+    asr: float | None = None
+    r_acc: float | None = None
+    r_acc_std: float | None = None
+    r_acc_worst: float | None = None
+    r_acc_best: float | None = None
+    conflicts: float | None = None
+    seconds: float | None = None  # of the clients
+    seconds_server: float | None = None
+    reverted: bool = False  # the paper's mark r: ASR rose again in post-training
+
+
+@cache
+def _tables() -> dict[str, tuple[Printed, ...]]:
+    tables = json.loads(Path(__file__).with_name("paper.json").read_text())
+    return {of["id"]: tuple(Printed(of["id"], of["number"], **cell) for cell in of["cells"]) for of in tables}
+
+
+def printed(table: str | None = None) -> tuple[Printed, ...]:
+    """The rows of the named table, or of all tables in the paper's order."""
+    tables = _tables()
+    if table is None:
+        return tuple(row for rows in tables.values() for row in rows)
+    if table not in tables:
+        raise FedUnlearnError(f"the paper has no table {table!r}{did_you_mean(table, tables)}")
+    return tables[table]
+
+
+def lookup(
+    *, dataset: str, partition: str, row: str, stage: int, clients: int = 10, epochs: int = 1
+) -> list[Printed]:
+    """Each place where the paper prints this, in its order; none where it does not."""
+    wanted = (dataset, partition, row, stage, clients, epochs)
+    return [p for p in printed() if (p.dataset, p.partition, p.row, p.stage, p.clients, p.epochs) == wanted]

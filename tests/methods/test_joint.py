@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from closed_form import CLIENTS, DIMENSION, Quadratics, request
+
+from fedunlearn import Replies, Reply, Schedule, State, Status, method, unlearn
+from fedunlearn.maths import orthogonal_direction
+from fedunlearn.methods.joint import JointDescent
+from fedunlearn.seeds import generator
+
+TARGET = "site-1"
+
+
+def replies(seed: object) -> Replies:
+    return Replies(
+        {c: Reply(torch.randn(DIMENSION, generator=generator("joint", seed, c)), 1) for c in CLIENTS}
+    )
+
+
+def learned(state: State, heard: Replies) -> torch.Tensor:
+    """What is subtracted for the retained clients: the step without its orthogonal part."""
+    after = JointDescent(9, 0.1).tell(request(), state, heard).params.double()
+    retain = heard.of(request().retained).matrix()
+    return orthogonal_direction(heard[TARGET].displacement, retain).vector.double() + state.params - after
+
+
+def away(seed: object) -> State:
+    gone = torch.randn(DIMENSION, generator=generator("away", seed))
+    return State(request().params + gone, round=3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_learned_neither_undoes_the_forgetting_nor_leads_back(seed):
+    heard, state = replies(seed), away(seed)
+    step = learned(state, heard)
+    assert float(step @ heard[TARGET].displacement.double()) >= -1e-5
+    assert float(step @ (state.params - request().params).double()) <= 1e-5
+
+
+def test_what_conflicts_with_neither_is_learned_whole():
+    whole = 0
+    for seed in range(40):
+        heard, state = replies(seed), away(seed)
+        mean = heard.of(request().retained).mean().double()
+        back = (request().params - state.params).double()
+        if float(mean @ heard[TARGET].displacement.double()) >= 0 and float(mean @ back) >= 0:
+            assert torch.allclose(learned(state, heard), mean, atol=1e-5)
+            whole += 1
+        else:
+            assert not torch.allclose(learned(state, heard), mean, atol=1e-3)
+    assert 0 < whole < 40
+
+
+def test_at_the_start_only_the_target_is_in_the_way():
+    heard, state = replies(1), State(request().params)
+    target = heard[TARGET].displacement.double()
+    mean = heard.of(request().retained).mean().double()
+    product = min(0.0, float(mean @ target))
+    expected = mean - product / float(target @ target) * target
+    assert torch.allclose(learned(state, heard), expected, atol=1e-5)
+
+
+def test_a_target_without_gradient_leaves_plain_training():
+    heard = Replies({**replies(1), TARGET: Reply(torch.zeros(DIMENSION), 1)})
+    state = State(request().params)
+    after = JointDescent(9, 0.1).tell(request(), state, heard)
+    assert torch.allclose(state.params - after.params, heard.of(request().retained).mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("missing", [[TARGET], list(request().retained)])
+def test_missing_replies_are_refused(missing):
+    outcome = unlearn([JointDescent(3, 0.1)], request(), Quadratics(absent={c: [2] for c in missing}))
+    assert outcome.status is Status.MISSING_REPLY
+    assert "resume" in outcome.reason
+    assert len(outcome.metrics) == 3
+
+
+def test_there_is_one_stage_and_everybody_trains_in_it():
+    outcome = unlearn(method["fedosd-joint"](Schedule(4, 0.05, 9, 0.05)), request(), Quadratics())
+    assert [row["stage"] for row in outcome.metrics[1:]] == ["unlearning"] * 4
+    assert {row["local_trainings"] for row in outcome.metrics[1:]} == {5}
