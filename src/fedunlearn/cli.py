@@ -158,6 +158,7 @@ def compare(
         for lines in tables:
             out.print(shown(lines))
         write(folder / column / "comparison.md", ("\n\n".join(map(markdown, tables)) + "\n").encode())
+        _html(folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 
 
@@ -176,6 +177,24 @@ def resume(
         _show(folder)
     else:
         _carry_out(folder, lambda listener: experiment.resume(folder, [listener], workers=workers))
+
+
+@app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs or comparisons.", show_default=False),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file; report.html in the folder of one run.", show_default=False),
+    ] = None,
+) -> None:
+    """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
+    from .report import write_report
+
+    file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    out.print(f"report  {write_report(runs, file)}", soft_wrap=True)
 
 
 @app.command()
@@ -293,6 +312,18 @@ def _show(folder: Path) -> None:
     except FedUnlearnError as error:
         out.print(f"curves  none: {error}", soft_wrap=True, markup=False)
     out.print(f"report  {page(folder)}", soft_wrap=True)
+    _html(folder)
+
+
+def _html(folder: Path) -> None:
+    """The report of a run or a comparison beside its files."""
+    from .report import write_report
+    from .types import FedUnlearnError
+
+    try:
+        out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
+    except FedUnlearnError as error:
+        out.print(f"report  no report.html: {error}", soft_wrap=True, markup=False)
 
 
 def _unused(folder: Path, experiment: Experiment) -> Path:

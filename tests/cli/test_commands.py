@@ -18,7 +18,7 @@ def test_version(fedunlearn):
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("demo",), ("run",), ("resume",), ("data",), ("data", "get"), ("methods",)]
+    "words", [(), ("demo",), ("run",), ("resume",), ("data",), ("data", "get"), ("methods",), ("report",)]
 )
 def test_help(fedunlearn, words):
     result = fedunlearn(*words, "--help")
@@ -108,6 +108,7 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
         "outcome.json",
         "model.safetensors",
         "report.md",
+        "report.html",
         "curves.svg",
         "curves.png",
     }
@@ -127,15 +128,28 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
     assert (tmp_path / "elsewhere/outcome.json").read_text() == (folder / "outcome.json").read_text()
 
 
-def test_a_run_of_no_rounds_is_a_run(fedunlearn, small):
-    result = fedunlearn("run", small, "unlearning.rounds=0", "recovery.rounds=0")
+def test_a_run_of_no_rounds_is_a_run(fedunlearn, small, tmp_path):
+    result = fedunlearn("run", small, "unlearning.rounds=0", "recovery.rounds=0", "--out", "run")
     assert result.returncode == 0, result.stderr
+    result = fedunlearn("report", "run", "--out", "pages/page.html")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "report  pages/page.html\n"
+    assert (tmp_path / "pages/page.html").read_bytes() == (tmp_path / "run/report.html").read_bytes()
 
 
-def test_without_matplotlib_the_run_is_whole_and_one_sentence_names_the_extra(fedunlearn, small, tmp_path):
+def test_a_comparison_leaves_a_table_and_a_report(fedunlearn, small, tmp_path):
+    small.write_text(small.read_text() + "[methods.fedosd]\n[methods.finetune]\n")
+    result = fedunlearn("compare", small, "--out", "both")
+    assert result.returncode == 0, result.stderr
+    assert "both/report.html" in result.stdout
+    assert "finetune" in (tmp_path / "both/report.html").read_text()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(fedunlearn, small, tmp_path, package):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    (hidden / "matplotlib.py").write_text("raise ImportError")
+    (hidden / f"{package}.py").write_text("raise ImportError")
     result = fedunlearn("run", small, PYTHONPATH=os.pathsep.join([str(hidden), *filter(None, sys.path)]))
     assert result.returncode == 0, result.stderr
     assert "fedunlearn[report]" in result.stdout

@@ -43,6 +43,8 @@ def test_a_bad_setting(refused, small, change, sentence):
         (["run", "nowhere.toml"], "cannot read nowhere.toml"),
         (["run", "."], "cannot read ."),
         (["resume", "nowhere"], "not a run folder"),
+        (["report", "nowhere"], "no run and no comparison"),
+        (["report"], "Missing argument"),
     ],
 )
 def test_bad_words(refused, words, sentence):

@@ -92,3 +92,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 def test_a_folder_without_metrics_is_no_run(tmp_path):
     with pytest.raises(FedUnlearnError, match="not a run folder"):
         read_metrics(tmp_path)
+
+
+def test_damaged_metrics_are_named_by_their_line(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"stage": "start"}\n{"stage": \xff}\n{"cut')
+    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl, line 2 is not JSON"):
+        read_metrics(tmp_path)

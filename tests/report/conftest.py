@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,21 +56,53 @@ def spread(row: dict[str, object]) -> dict[str, object]:
     }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+CONFIG = {
+    "name": "made",
+    "seed": 3,
+    "method": "fedosd",
+    "model": "mlp",
+    "request": {"level": "client"},
+    "data": {"clients": 10, "dataset": "fashion-demo", "partition": "pat-20"},
+}
+
+
+def make(folder: Path, rows: list[dict[str, object]], **changes: object) -> Path:
     """A run folder as a run leaves it, made by hand: reports know nothing but files."""
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(spread(row)) + "\n" for row in ROWS))
-    config = {
-        "name": "made",
-        "seed": 3,
-        "method": "fedosd",
-        "model": "mlp",
-        "request": {"level": "client"},
-        "data": {"clients": 10, "dataset": "fashion-demo", "partition": "pat-20"},
-    }
-    (tmp_path / "experiment.json").write_text(json.dumps(config))
-    (tmp_path / "environment.json").write_text(json.dumps({"torch": "2.13.0"}))
-    (tmp_path / "outcome.json").write_text(
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(spread(row)) + "\n" for row in rows))
+    (folder / "experiment.json").write_text(json.dumps({**CONFIG, **changes}))
+    (folder / "environment.json").write_text(json.dumps({"torch": "2.13.0"}))
+    (folder / "outcome.json").write_text(
         json.dumps({"status": "done", "reason": "", "model_sha256": "abc123"})
     )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make(tmp_path, ROWS)
+
+
+def compared(folder: Path, count: int = 3, seeds: int = 2) -> Path:
+    """A comparison whose rows forget less and less, and cost more and more."""
+    for seed in range(1, 1 + seeds):
+        for number in range(count):
+            rows = [{**row, "local_trainings": 10 * number, "bytes_up": 1e6, "seconds": 1.0} for row in ROWS]
+            for row in rows[1:]:
+                if "asr" in row:
+                    row["asr"] = float(str(row["asr"])) + 0.1 * (number % 8) + 0.01 * seed
+            if number == 1:
+                rows = [row for row in rows if row["stage"] != "unlearning"]
+            name = f"method-{number:02d}"
+            make(folder / f"seed-{seed}" / name, rows, method=name, seed=seed)
+    return folder
+
+
+@pytest.fixture
+def make_comparison() -> Callable[..., Path]:
+    return compared
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Path:
+    return compared(tmp_path / "comparison")

@@ -68,8 +68,16 @@ def read_metrics(folder: Path) -> list[Metrics]:
         raise FedUnlearnError(
             f"{folder} holds no metrics.jsonl, so it is not a run folder: name the folder of a run"
         )
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    rows: list[Metrics] = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if line.endswith(b"\n"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise FedUnlearnError(
+                    f"{path}, line {number} is not JSON ({error}): restore it, or run anew in another folder"
+                ) from None
+    return rows
 
 
 def write_state(path: Path, state: State, **metadata: str) -> None:

@@ -1,0 +1,120 @@
+"""What was asked, by whom it is answered and where the runs were made, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..methods import method
+from .folders import Collection, Run, flat, setting, shared, typical
+
+BACKDOOR = "a backdoor that shows whether it is forgotten"
+
+
+def asked(collection: Collection) -> list[str]:
+    """The request in plain words, as far as all runs share it."""
+    config = shared(run.config for run in collection.runs)
+    return [
+        text for text in (_trained(config), _poisoned(config), _requested(config), _scheduled(config)) if text
+    ]
+
+
+def _trained(config: Mapping[str, Any]) -> str:
+    data = setting(config, "data") or {}
+    clients = f"{data['clients']} clients" if "clients" in data else "Clients"
+    what = f" the model {config['model']}" if "model" in config else " a model"
+    share = data.get("fraction", 1.0)
+    part = f" ({share:.0%} of it)" if isinstance(share, float) and share < 1 else ""
+    on = f" on {data['dataset']}{part}" if "dataset" in data else ""
+    spread = f", spread over them by {data['partition']}" if "partition" in data else ""
+    plan = setting(config, "pretraining", "rounds")
+    long = f", in {plan} rounds of federated averaging" if plan else ""
+    return f"{clients} trained{what}{on}{spread}{long}. The result is ω⁰."
+
+
+def _poisoned(config: Mapping[str, Any]) -> str:
+    if not setting(config, "backdoor", "enabled"):
+        return ""
+    if setting(config, "request", "level") == "client":
+        share = setting(config, "backdoor", "pretrain_share")
+        part = (
+            f"{share:.0%} of its training pictures" if isinstance(share, float) else "its training pictures"
+        )
+        return f"Each client to be forgotten had put a trigger and a wrong label on {part}: {BACKDOOR}."
+    return f"What is to be forgotten carried a trigger and a wrong label: {BACKDOOR}."
+
+
+def _requested(config: Mapping[str, Any]) -> str:
+    request = setting(config, "request") or {}
+    targets = request.get("targets", 1)
+    if isinstance(targets, int):
+        who = "one client, chosen by the seed" if targets == 1 else f"{targets} clients, chosen by the seed"
+    else:
+        who = targets if isinstance(targets, str) else ", ".join(map(str, targets))
+    level = request.get("level")
+    if level == "class":
+        return f"The request: forget class {request.get('label')}, whoever holds it."
+    if level == "sample" and isinstance(request.get("share"), float):
+        return f"The request: forget {request['share']:.0%} of the examples of {who}."
+    return f"The request: forget {who}." if level == "client" else ""
+
+
+def _scheduled(config: Mapping[str, Any]) -> str:
+    """Which method with which schedule, and the seed."""
+    name = config.get("method")
+    who = f"The method: {name}" if name else "The methods are compared on the same schedule"
+    steps = [
+        f"{plan['rounds']} rounds of {stage} at learning rate {plan['lr']:g}"
+        for key, stage in (("unlearning", "unlearning"), ("recovery", "post-training"))
+        if (plan := setting(config, key)) and {"rounds", "lr"} <= plan.keys()
+    ]
+    seed = f"; seed {config['seed']}" if "seed" in config else ""
+    return f"{who}; {', then '.join(steps)}{seed}." if steps else f"{who}{seed}."
+
+
+def methods(collection: Collection) -> list[tuple[str, str, str]]:
+    """Name, summary and paper of each method that this program knows."""
+    known = {entry.name: entry.about for entry in method}
+    used = list(dict.fromkeys(str(run.config.get("method", "")) for run in collection.runs))
+    return [(name, known[name]["summary"], known[name]["paper"]) for name in used if name in known]
+
+
+def differing(collection: Collection) -> list[tuple[str, list[str]]]:
+    """For each row what it sets otherwise than most; its method only where its name does not say it."""
+    if len(collection.rows) == 1:
+        return []
+    common = typical([run.config for run in collection.runs])
+    if not collection.comparison:
+        common = flat(shared(run.config for run in collection.runs))
+    found = []
+    for row, runs in collection.rows.items():
+        config = flat(runs[0].config)
+        values = {path: of for path, of in config.items() if path not in common or common[path] != of}
+        values = {path: of for path, of in values.items() if of is not None}
+        if values.get(("method",)) == row:
+            del values["method",]
+        if collection.comparison:
+            values.pop(("seed",), None)
+        found.append((row, [f"{'.'.join(path)} = {value}" for path, value in values.items()]))
+    return [(row, changes) for row, changes in found if changes]
+
+
+def each(collection: Collection) -> list[tuple[str, Run]]:
+    """Every run with its row, and its seed where a row has several."""
+    return [
+        (f"{row}, seed {run.config.get('seed')}" if len(runs) > 1 else row, run)
+        for row, runs in collection.rows.items()
+        for run in runs
+    ]
+
+
+def environments(collection: Collection) -> list[tuple[Mapping[str, Any], list[str]]]:
+    """Each environment, with the runs that were made in it."""
+    found: list[tuple[Mapping[str, Any], list[str]]] = []
+    for row, run in each(collection):
+        same = [rows for environment, rows in found if environment == run.environment]
+        if same:
+            same[0].append(row)
+        else:
+            found.append((run.environment, [row]))
+    return found

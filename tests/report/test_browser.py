@@ -1,0 +1,221 @@
+"""The HTML report in a real browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from chromium import Browser, program
+
+from fedunlearn.report import write_report
+
+pytest.importorskip("jinja2")
+pytestmark = pytest.mark.skipif(
+    program() is None, reason="chromium is not installed: apt-get install chromium"
+)
+TABLE = "#results table"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def run(browser, tmp_path, folder):
+    path = write_report([folder], tmp_path / "page.html")
+    browser.open(path)
+    return path
+
+
+@pytest.fixture
+def rows(browser, tmp_path, comparison):
+    path = write_report([comparison], tmp_path / "page.html")
+    browser.open(path)
+    return path
+
+
+def column(browser, place):
+    lines = f"[...document.querySelector('{TABLE}').tBodies[0].rows]"
+    return browser.run(f"{lines}.map((row) => row.cells[{place}].innerText.trim())")
+
+
+def shown(browser, selector):
+    seen = "({width, height}) => width + height > 0"  # of a hidden <g>, checkVisibility() says that it shows
+    return browser.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].filter((each) => each.checkVisibility())"
+        f".map((each) => each.getBoundingClientRect()).some({seen})"
+    )
+
+
+def tip(browser):
+    return browser.run(
+        "document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText"
+    )
+
+
+@pytest.mark.parametrize("kind", ["run", "rows"])
+def test_it_loads_without_a_complaint_and_asks_nobody(browser, request, kind):
+    path = request.getfixturevalue(kind)
+    assert browser.run("document.getElementById('main').innerText.length") > 500
+    for event in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
+        assert browser.said(event) == []
+    assert {event["request"]["url"] for event in browser.said("Network.requestWillBeSent")} <= {
+        path.as_uri(),
+        "data:,",
+    }
+    assert browser.run("performance.getEntriesByType('resource').length") == 0
+
+
+def test_tables_sort_by_mouse(browser, rows):
+    assert column(browser, 0) == ["ω⁰", "method-00", "method-01", "method-02"]
+    browser.click(f"{TABLE} th:nth-child(5) button")  # ASR², which ω⁰ does not have
+    assert column(browser, 0) == ["method-00", "method-01", "method-02", "ω⁰"]
+    assert browser.run(f"document.querySelector('{TABLE} th:nth-child(5)').ariaSort") == "ascending"
+    browser.click(f"{TABLE} th:nth-child(5) button")
+    assert column(browser, 0) == ["method-02", "method-01", "method-00", "ω⁰"]
+    assert browser.run(f"document.querySelector('{TABLE} th:nth-child(5)').ariaSort") == "descending"
+    assert (
+        browser.run(f"document.querySelectorAll('{TABLE} th:not([aria-sort=none])[aria-sort]').length") == 1
+    )
+
+
+@pytest.mark.parametrize(("key", "text"), [("Enter", "\r"), (" ", " ")])
+def test_tables_sort_by_keyboard(browser, rows, key, text):
+    browser.focus(f"{TABLE} th button")
+    browser.key(key, text)
+    browser.key(key, text)
+    assert column(browser, 0) == ["ω⁰", "method-02", "method-01", "method-00"]
+    assert browser.run("document.activeElement.innerText.trim()") == "Row"
+
+
+def test_rows_come_and_go_in_the_figures(browser, rows):
+    curve = '[data-plot="r_acc"] [data-row="1"]'
+    assert shown(browser, curve)
+    browser.click('[data-toggle="1"]')
+    assert not shown(browser, curve)
+    assert not shown(browser, '[data-plot="trade"] [data-row="1"]')
+    assert shown(browser, '[data-plot="r_acc"] [data-row="2"]')
+    browser.key(" ", " ")
+    assert shown(browser, curve)
+    browser.click('[data-all=""]')
+    assert not shown(browser, '[data-plot="r_acc"] [data-row]')
+    browser.click('[data-all="1"]')
+    assert shown(browser, curve)
+
+
+def test_values_are_read_by_pointer_and_by_keyboard(browser, run):
+    browser.point('[data-plot="accuracy"]')
+    assert tip(browser).startswith("Round")
+    browser.key("Escape")
+    assert tip(browser) == ""
+    browser.focus("[data-plot=accuracy]")
+    browser.key("End")
+    assert tip(browser).split() == ["Round", "5", "R-Acc", "85.0", "%", "ASR", "2.0", "%"]
+    assert shown(browser, ".live .cursor")
+
+
+def test_values_are_read_by_finger(browser, run):
+    browser.open(run, width=360, height=740)
+    browser.tap('[data-plot="accuracy"]')
+    assert tip(browser).startswith("Round")
+    browser.tap("#h-rounds")
+    assert tip(browser) == ""
+
+
+def test_points_are_read_by_pointer_and_by_keyboard(browser, rows):
+    browser.focus("[data-plot=trade]")
+    browser.key("ArrowRight")
+    assert tip(browser) == "method-00: ASR 3.5%, R-Acc 85.0%"
+    browser.point('[data-plot="trade"]')
+    assert "R-Acc" in tip(browser)
+
+
+def test_every_number_is_explained_to_the_keyboard_too(browser, run):
+    for _ in range(40):
+        browser.key("Tab")
+        if browser.run("document.activeElement.matches('.cards .term')"):
+            break
+    assert tip(browser).startswith("Attack success rate")
+    browser.key("Enter", "\r")
+    assert browser.run("location.hash") == "#g-asr"
+    assert browser.run("document.querySelector('dd:target').checkVisibility()")
+
+
+def test_the_first_stop_of_the_keyboard_skips_to_the_content(browser, run):
+    browser.key("Tab")
+    assert browser.run("document.activeElement.className") == "skip"
+    assert browser.run("document.activeElement.getBoundingClientRect().left") >= 0
+    assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+@pytest.mark.parametrize("kind", ["run", "rows"])
+def test_a_phone_never_scrolls_sideways(browser, request, kind):
+    path = request.getfixturevalue(kind)
+    browser.open(path, width=360, height=740)
+    browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert browser.run("document.documentElement.scrollWidth") == 360
+    assert browser.run("(scrollTo(99, 0), scrollX)") == 0
+
+
+def test_a_wide_table_scrolls_in_its_box_under_its_first_column(browser, rows):
+    browser.open(rows, width=360, height=740)
+    moved = browser.run(
+        "(() => { const box = document.querySelector('#results .scroll');"
+        "const head = box.querySelector('tbody th');"
+        "const before = head.getBoundingClientRect().left; box.scrollLeft = 150;"
+        "return [box.scrollLeft, head.getBoundingClientRect().left - before]; })()"
+    )
+    assert moved == [150, 0]
+
+
+def test_paper_gets_everything_but_what_needs_a_hand(browser, rows):
+    assert not shown(browser, "pre")
+    browser.media("print")
+    try:
+        assert shown(browser, "pre")
+        assert browser.run("document.querySelector('pre').getBoundingClientRect().height") > 50
+        for selector in ("nav", "[data-toggle]", ".copy", "[data-all]", ".skip"):
+            assert not shown(browser, selector)
+        assert browser.pdf().startswith(b"%PDF")
+    finally:
+        browser.media()
+    assert not shown(browser, "pre")
+
+
+def test_dark_follows_the_reader(browser, run):
+    def ground():
+        return browser.run("getComputedStyle(document.body).backgroundColor")
+
+    browser.media(prefers_color_scheme="light")
+    light = ground()
+    browser.media(prefers_color_scheme="dark")
+    dark = ground()
+    browser.media()
+    assert (light, dark) == ("rgb(251, 250, 248)", "rgb(20, 22, 26)")
+
+
+def test_without_scripts_nothing_is_missing(browser, rows):
+    browser.script(allowed=False)
+    try:
+        browser.open(rows)
+        for selector in (TABLE, "[data-plot] path", ".panel path", ".glossary dd", ".cards .value"):
+            assert shown(browser, selector)
+        for selector in ("[data-toggle]", "[data-all]", ".copy"):
+            assert not shown(browser, selector)
+        assert browser.run("document.documentElement.className") == ""
+    finally:
+        browser.script(allowed=True)
+
+
+def test_a_name_is_a_name_and_not_a_program(browser, tmp_path, folder):
+    hostile = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+    config = {**json.loads((folder / "experiment.json").read_text()), "name": hostile}
+    (folder / "experiment.json").write_text(json.dumps(config))
+    browser.open(write_report([folder], Path(tmp_path / "page.html")))
+    assert browser.run("document.querySelector('h1').textContent") == hostile
+    assert browser.run("typeof window.hacked") == "undefined"
+    assert browser.said("Log.entryAdded") == []

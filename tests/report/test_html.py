@@ -1,0 +1,317 @@
+"""The HTML report as text: what it says, how large it is, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedunlearn.comparison import read_comparison
+from fedunlearn.experiment import Experiment
+from fedunlearn.report import html as module
+from fedunlearn.report import write_report
+from fedunlearn.report.folders import collect, flat
+from fedunlearn.report.recipes import recipes, toml
+from fedunlearn.types import FedUnlearnError
+
+pytest.importorskip("jinja2")
+HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'
+TEMPLATES = Path(module.__file__).with_name("templates")
+
+
+@pytest.fixture
+def page(tmp_path):
+    def made(*folders):
+        return write_report(folders, tmp_path / "page.html").read_text()
+
+    return made
+
+
+def said(text: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    handle_startendtag = handle_starttag
+
+
+def test_a_run_is_told_from_request_to_model(page, folder):
+    text = said(page(folder))
+    for words in (
+        "made",
+        "The backdoor works on 2.0% of the forgotten data (before: 90.0%)",
+        "10 clients trained the model mlp on fashion-demo, spread over them by pat-20",
+        "The method: fedosd; seed 3.",
+        "Pan et al., AAAI 2025",
+        "The last evaluated round of each stage",
+        "fedunlearn run experiment.toml",
+        "torch 2.13.0",
+        "abc123",
+    ):
+        assert words in text
+
+
+def test_a_comparison_has_every_row_with_its_spread(page, comparison):
+    text = said(page(comparison))
+    for words in (
+        "1 of 3 finished rows end with an ASR of at most 10%",
+        "mean ± standard deviation of 2 runs",
+        "method-00 1.5% ±0.7",
+        "fedunlearn compare comparison.toml --seeds 2",
+        "Lowest ASR",
+    ):
+        assert words in text
+
+
+def test_several_runs_are_named_so_that_they_can_be_told_apart(page, tmp_path, comparison):
+    one, two = comparison / "seed-1/method-00", comparison / "seed-2/method-00"
+    text = said(page(one, two))
+    assert "seed-1/method-00" in text
+    assert "seed-2/method-00" in text
+    assert "2 runs" in text
+
+
+def test_columns_of_a_comparison_are_put_side_by_side(page, comparison, make_comparison):
+    comparison.rename(comparison.with_name("first"))
+    (comparison / "trials/method-00").mkdir(parents=True)
+    make_comparison(comparison / "one", count=2)
+    make_comparison(comparison / "two", count=1)
+    text = said(page(comparison))
+    for row in ("one/method-00", "one/method-01", "two/method-00"):
+        assert row in text
+    assert "3 rows" in text
+    assert said(page(comparison / "two")).startswith("made, two")
+
+
+def test_the_same_files_give_the_same_bytes(page, comparison):
+    assert page(comparison) == page(comparison)
+
+
+def test_nothing_in_the_page_points_outside(page, comparison, folder):
+    for text in (page(comparison), page(folder / "comparison/seed-1/method-00")):
+        for _, attributes in Elements(text).found:
+            for name in ("src", "href", "action", "data", "poster", "srcset"):
+                assert (attributes.get(name) or "#").startswith(("#", "data:,")), attributes
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "url(" not in text
+        assert "@import" not in text
+
+
+def test_ids_are_unique_and_whatever_is_referred_to_is_there(page, comparison):
+    found = [attributes for _, attributes in Elements(page(comparison)).found]
+    ids = [attributes["id"] for attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for attributes in found:
+        wanted = " ".join(attributes.get(name) or "" for name in ("aria-labelledby", "aria-describedby"))
+        wanted += " " + (attributes.get("data-tip") or "")
+        if (attributes.get("href") or "").startswith("#"):
+            wanted += " " + attributes["href"][1:]
+        assert set(wanted.split()) <= set(ids)
+
+
+def test_every_figure_has_words_for_those_who_do_not_see_it(page, comparison):
+    for tag, attributes in Elements(page(comparison)).found:
+        if tag == "svg" and attributes.get("role") == "img":
+            assert attributes.get("aria-labelledby") or attributes.get("aria-label")
+        elif tag == "svg":
+            assert attributes.get("aria-hidden") == "true" or "overflow" in attributes
+
+
+def test_whatever_comes_from_files_is_escaped(page, tmp_path, comparison):
+    for path in comparison.rglob("experiment.json"):
+        config = json.loads(path.read_text())
+        data = {**config["data"], "dataset": HOSTILE, HOSTILE: HOSTILE}
+        path.write_text(json.dumps({**config, "name": HOSTILE, "method": HOSTILE, "data": data}))
+        (path.parent / "environment.json").write_text(json.dumps({HOSTILE: HOSTILE}))
+        ended = {"status": "diverged", "reason": HOSTILE, "model_sha256": HOSTILE}
+        (path.parent / "outcome.json").write_text(json.dumps(ended))
+    (comparison / "seed-1/method-00").rename(comparison / "seed-1/<script>alert(1)<")
+    for folder in (comparison, comparison / "seed-1/<script>alert(1)<"):
+        text = page(folder)
+        tags = [tag for tag, _ in Elements(text).found]
+        assert tags.count("script") == 3
+        assert "img" not in tags
+        assert not any("onerror" in attributes for _, attributes in Elements(text).found)
+
+
+def test_a_run_that_goes_on_says_so(page, folder):
+    (folder / "outcome.json").unlink()
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]) + '{"cut')
+    text = said(page(folder))
+    assert "This run has not ended." in text
+    assert "unfinished: unlearning, round 2 so far" in text
+
+
+def test_a_run_that_has_measured_nothing_says_so(page, folder):
+    (folder / "outcome.json").unlink()
+    (folder / "metrics.jsonl").unlink()
+    text = said(page(folder))
+    assert "Nothing has been measured yet." in text
+    assert "unfinished: nothing measured yet" in text
+
+
+def test_a_run_of_no_rounds_is_a_run(page, folder):
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    assert "from 80.0% to 80.0%" in said(page(folder))
+
+
+def test_a_run_that_failed_says_why(page, folder):
+    ended = {"status": "diverged", "reason": "lower the learning rate", "model_sha256": "f00"}
+    (folder / "outcome.json").write_text(json.dumps(ended))
+    text = said(page(folder))
+    assert "This run has not ended well." in text
+    assert "diverged: lower the learning rate" in text
+
+
+def test_an_unfinished_run_does_not_speak_for_its_row(page, comparison):
+    (comparison / "seed-2/method-00/outcome.json").unlink()
+    (comparison / "seed-2/method-02/outcome.json").unlink()
+    (comparison / "seed-1/method-02/outcome.json").unlink()
+    text = said(page(comparison))
+    assert "1 done, 1 unfinished" in text
+    assert "1 of 2 finished rows end with" in text
+
+
+def test_a_row_that_began_elsewhere_has_an_origin_of_its_own(page, comparison):
+    assert "ω⁰ (" not in said(page(comparison))
+    for seed in (1, 2):
+        path = comparison / f"seed-{seed}/method-02/metrics.jsonl"
+        path.write_text(path.read_text().replace('"asr": 0.9', '"asr": 0.7'))
+    text = said(page(comparison))
+    assert "ω⁰ 90.0%" in text
+    assert "ω⁰ (method-02) 70.0%" in text
+
+
+def test_without_a_backdoor_the_forgotten_data_are_judged(page, comparison, folder):
+    for path in folder.rglob("metrics.jsonl"):
+        path.write_text(path.read_text().replace('"asr"', '"forget_acc"'))
+    assert "Forget acc" in said(page(folder))
+    text = said(page(comparison))
+    assert "Lowest forget accuracy" in text
+    assert "ASR²" not in text
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_figures(page, folder):
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"distance": 0.6', '"distance": Infinity'))
+    values = re.search(r'id="values">(.*?)</script>', page(folder)).group(1)
+    assert json.loads(values, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("metrics.jsonl", '{"stage": "start"\n', "line 1 is not JSON"),
+        ("metrics.jsonl", "\xff\xfe\n", "line 1 is not JSON"),
+        ("metrics.jsonl", "[]\n", "line 1 is not what a run writes"),
+        (
+            "metrics.jsonl",
+            '{"stage": "lunch", "round": 1, "elapsed": 1, "distance": 1}\n',
+            "not what a run writes",
+        ),
+        (
+            "metrics.jsonl",
+            '{"stage": "start", "round": 0, "elapsed": 0, "distance": "far"}\n',
+            "not what a run",
+        ),
+        ("experiment.json", "{", "experiment.json is not JSON"),
+        ("experiment.json", "[]", "holds no table of values"),
+        ("outcome.json", "{", "outcome.json is not JSON"),
+        ("outcome.json", '{"status": "lunch"}', "does not say how the run ended"),
+    ],
+)
+def test_damage_is_one_sentence(page, folder, name, content, sentence):
+    (folder / name).write_text(content, encoding="latin-1")
+    with pytest.raises(FedUnlearnError, match=sentence):
+        page(folder)
+
+
+def test_a_folder_that_is_no_run_is_refused(page, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "nowhere"):
+        with pytest.raises(FedUnlearnError, match="no run and no comparison"):
+            page(folder)
+
+
+def test_without_jinja2_one_sentence_names_the_extra(page, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(FedUnlearnError, match=r"fedunlearn\[report\]"):
+        page(folder)
+
+
+def test_the_settings_of_a_run_are_whole(tmp_path):
+    config = Experiment(options={"a b": [1, {"c": "d\"'\\"}]}, name="x").model_dump(mode="json")
+    back = flat(tomllib.loads(toml(config)))
+    assert back == {path: value for path, value in flat(config).items() if value is not None}
+
+
+def test_the_settings_of_a_comparison_make_the_same_experiments(tmp_path, comparison):
+    rows = {
+        "fedosd": Experiment(name="all"),
+        "retrain": Experiment(name="all", method="retrain"),
+        "knot": Experiment(name="all", method="knot", pretraining={"clusters": 5}),
+        "slow": Experiment(name="all", unlearning={"lr": 0.001}),
+    }
+    shutil.rmtree(comparison)
+    for seed in (4, 5):
+        for row, experiment in rows.items():
+            folder = comparison / f"seed-{seed}" / row
+            folder.mkdir(parents=True)
+            config = experiment.model_copy(update={"seed": seed}).model_dump(mode="json")
+            (folder / "experiment.json").write_text(json.dumps(config))
+    ((name, text, command),) = recipes(collect([comparison]))
+    assert command == f"fedunlearn compare {name} --seeds 2"
+    (tmp_path / name).write_text(text)
+    again = read_comparison(tmp_path / name, seeds=2)
+    assert again.seeds == (4, 5)
+    assert {row: each.model_copy(update={"seed": 1}) for row, each in again.columns[""].items()} == rows
+
+
+@pytest.mark.parametrize(("count", "rounds", "most"), [(1, 200, 300_000), (23, 200, 1_500_000)])
+def test_a_page_is_small(page, tmp_path, comparison, count, rounds, most):
+    shutil.rmtree(comparison)
+    for number in range(count):
+        folder = comparison / f"seed-1/row-{number}"
+        folder.mkdir(parents=True)
+        (folder / "experiment.json").write_text("{}")
+        scores = {"asr": 1 / 3, "r_acc": 2 / 3, "r_acc_std": 0.1, "r_acc_worst": 1 / 7, "r_acc_best": 6 / 7}
+        row = {"stage": "unlearning", "distance": 1 / 9, "conflicts": 3, **scores}
+        lines = [json.dumps({**row, "elapsed": n, "round": n}) + "\n" for n in range(1, 1 + rounds)]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+    assert len(page(comparison).encode()) < most
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_text_stands_out_in_light_and_in_dark(scheme):
+    style = (TEMPLATES / "style.css").read_text()
+    roots = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    assert len(roots) == 2
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-fA-F]{6});", roots[scheme].replace("#fff;", "#ffffff;")))
+    for text in ("ink", "soft", "mark"):
+        for ground in ("ground", "sheet", *(["warn"] if text == "ink" else [])):
+            bright, dark = sorted((luminance(colours[text]), luminance(colours[ground])), reverse=True)
+            assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
