@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from typer.exceptions import TyperException
 
@@ -125,7 +126,8 @@ def compare(
     only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
     at: Annotated[
-        list[int] | None, typer.Option("--at", help="Show ASR / R-Acc after so many rounds; repeatable.")
+        list[int] | None,
+        typer.Option("--at", min=0, help="Show ASR / R-Acc after so many rounds; repeatable."),
     ] = None,
     folder: Out = None,
     workers: Workers = None,
@@ -135,9 +137,10 @@ def compare(
     The folder is runs/NAME, followed by scale and overrides, unless --out names another.
     """
     from .comparison import carry_out, read_comparison
-    from .record import write
+    from .record import read_json, write
     from .report import Display
-    from .report.comparison import compared, course, markdown, shown
+    from .report.comparison import markdown, shown
+    from .types import Status
 
     wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
@@ -151,15 +154,31 @@ def compare(
         carry_out(wanted, folder, show, workers=workers)
     except KeyboardInterrupt:
         _fail(f"interrupted; the same command goes on in {folder}", 130)
+    whole = read_comparison(experiment, overrides or [], scale=scale, seeds=seeds)
     for column in wanted.columns:
-        runs = wanted.places(folder, column)
         out.print(f"\n[bold]{column or wanted.name}[/bold]")
-        tables = [compared(runs), *([course(runs, at)] if at else [])]
-        for lines in tables:
-            out.print(shown(lines))
-        write(folder / column / "comparison.md", ("\n\n".join(map(markdown, tables)) + "\n").encode())
+        for lines in _tables(wanted.places(folder, column), at or []):
+            table = shown(lines)
+            if Measurement.get(out, out.options, table).maximum <= out.width:
+                out.print(table, end="\n\n")
+            else:  # nothing is cut off where it does not fit
+                print(markdown(lines), end="\n\n")
+        for run in (run for of in wanted.places(folder, column).values() for run in of):
+            ended = read_json(run / "outcome.json")
+            if Status(ended["status"]).failed:
+                out.print(f"{run.name}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
+        # Of all rows that there are, whichever were wanted now.
+        lasting = map(markdown, _tables(whole.places(folder, column), at or []))
+        write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
         _html(folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
+
+
+def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:
+    """What a comparison shows: results and costs, and the course of it where asked."""
+    from .report.comparison import compared, course
+
+    return [compared(runs), *([course(runs, at)] if at else [])]
 
 
 @app.command(epilog="Example: fedunlearn resume runs/demo")
@@ -203,7 +222,7 @@ def methods() -> None:
     from .methods import Schedule, method
 
     def needs(name: str) -> str:
-        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs} - {"share", "member"}
+        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs}
         return ", ".join(sorted(kinds)) or "-"
 
     _list(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pydantic import Field, ValidationError
 from .experiment import (
     Count,
     Experiment,
+    Name,
     Natural,
     Rate,
     Table,
@@ -22,9 +24,9 @@ from .experiment import (
     parse,
     perform,
 )
-from .record import read_json, read_metrics, write_json
+from .record import read_json, read_metrics
 from .registry import did_you_mean
-from .types import FedUnlearnError, Listener
+from .types import FedUnlearnError, Listener, Status
 
 Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a run, given what to call it."""
@@ -36,6 +38,25 @@ class Grid(Table):
     rates: list[Rate] = Field(min_length=1)
     unlearning_rounds: Count = 20
     recovery_rounds: Natural = 10
+
+
+class Shown(Table):
+    """Which columns and rows of the file that it extends a comparison shows."""
+
+    columns: list[str] | None = None
+    rows: list[str] | None = None
+
+
+class Plan(Table):
+    """What a file says about the comparison, beside the experiment it starts from."""
+
+    seeds: Count = 1
+    paper: str = ""
+    grid: Grid | None = None
+    show: Shown = Shown()
+    scale: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    columns: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    methods: dict[Name, dict[str, Any]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,53 +96,75 @@ def read_comparison(
     otherwise in ``[columns.NAME.scale.NAME]``. A file that ``extends`` another ``show``s some of its rows
     and columns; ``only`` some of these may be wanted.
     """
-    values = _extended(path)
-    scales, columns, rows = (_tables(path, values, part) for part in ("scale", "columns", "methods"))
-    grid, printed, repeated = values.pop("grid", None), values.pop("paper", ""), values.pop("seeds", 1)
-    chosen = values.pop("show", {})
-    columns, rows = _chosen(path, columns, chosen.get("columns")), _chosen(path, rows, chosen.get("rows"))
+    values = _extended(path, ())
+    overrides = list(overrides)
+    for text in overrides:
+        if text.partition("=")[0].partition(".")[0] in Plan.model_fields:
+            override(values, text)
+    given = {key: values.pop(key) for key in Plan.model_fields if key in values}
+    try:
+        plan = Plan.model_validate(given)
+    except ValidationError as error:
+        raise FedUnlearnError(f"{path}: {first_problem(error, Plan)}") from None
+    columns = _chosen(path, plan.columns, plan.show.columns) or {"": {}}
+    rows = _chosen(path, plan.methods, plan.show.rows)
     if not rows:
         raise FedUnlearnError(f"{path} compares nothing: add a table [methods.NAME] for each method")
-    if scale is not None and scale not in scales:
-        raise FedUnlearnError(f"{path} has no scale {scale!r}{did_you_mean(scale, scales)}")
-    size = scale or next(iter(scales), "")
-    values = {"name": path.stem, **_merged(values, scales.get(size, {}))}
-    for text in overrides:
-        override(values, text)
+    if scale is not None and scale not in plan.scale:
+        hint = did_you_mean(scale, plan.scale) if plan.scale else "; it has none"
+        raise FedUnlearnError(f"{path} has no scale {scale!r}{hint}")
+    size = scale or next(iter(plan.scale), "")
     for name in only:
         if name not in rows and name not in columns:
-            hint = did_you_mean(name, [*rows, *columns])
+            hint = did_you_mean(name, [*rows, *filter(None, columns)])
             raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}")
+    base = _merged({"name": path.stem, **values}, plan.scale.get(size, {}))
     experiments: dict[str, dict[str, Experiment]] = {}
-    for column in _wanted(columns or {"": {}}, only):
-        changes = dict(columns.get(column, {}))
+    for column in _wanted(columns, only):
+        changes = dict(columns[column])
         sizes = changes.pop("scale", {})
-        base = _merged(_merged(values, changes), sizes.get(size, {}))
+        own = sizes.get(size, {}) if isinstance(sizes, dict) else {}
+        asked = _merged(_merged(base, changes), own)
         experiments[column] = {
-            row: check(_merged(base, {"method": row, **rows[row]}), f"{path}, methods.{row}")
+            row: _experiment(
+                _merged(asked, {"method": row, **rows[row]}), overrides, f"{path}, methods.{row}"
+            )
             for row in _wanted(rows, only)
         }
-    first = next(iter(next(iter(experiments.values())).values())).seed
+    first = next(iter(next(iter(experiments.values())).values()))
     return Comparison(
-        str(values["name"]),
+        first.name,
         experiments,
-        tuple(range(first, first + (seeds or int(repeated)))),
-        _grid(path, grid),
-        str(printed),
+        tuple(range(first.seed, first.seed + (seeds or plan.seeds))),
+        plan.grid,
+        plan.paper,
     )
 
 
-def _extended(path: Path) -> dict[str, Any]:
+def _experiment(values: dict[str, Any], overrides: Iterable[str], source: str) -> Experiment:
+    for text in overrides:
+        if text.partition("=")[0].partition(".")[0] not in Plan.model_fields:
+            override(values, text)
+    return check(values, source)
+
+
+def _extended(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path in seen:
+        raise FedUnlearnError(f"{path} extends itself")
     values = parse(path)
     extends = values.pop("extends", None)
-    return values if extends is None else _merged(_extended(path.with_name(str(extends))), values)
+    if extends is None:
+        return values
+    return _merged(_extended(path.parent / str(extends), (*seen, path)), values)
 
 
-def _chosen(path: Path, tables: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+def _chosen(
+    path: Path, tables: Mapping[str, dict[str, Any]], names: Sequence[str] | None
+) -> dict[str, dict[str, Any]]:
     for name in names or ():
         if name not in tables:
             raise FedUnlearnError(f"{path} shows an unknown {name!r}{did_you_mean(name, tables)}")
-    return tables if names is None else {name: tables[name] for name in names}
+    return dict(tables) if names is None else {name: tables[name] for name in names}
 
 
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
@@ -132,42 +175,47 @@ def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int 
                 chosen = experiment.model_copy(update={"seed": seed})
                 if comparison.grid is not None:
                     rate = _tuned(comparison, folder, column, row, show, workers)
-                    chosen = _at(chosen, rate)
+                    chosen = chosen if rate is None else _at(chosen, rate)
                 _perform(chosen, _place(folder, column, seed, row), folder, show, workers)
 
 
 def _tuned(
     comparison: Comparison, folder: Path, column: str, row: str, show: Show, workers: int | None
-) -> float:
-    """The rate whose short trial, on the first seed, ends best by training data alone.
+) -> float | None:
+    """The rate whose short trial, on the first seed, ends best by training data alone; None if none matters.
 
     The rule: accuracy of the retained clients on examples they trained on, less that of the backdoor on the
-    targets' own training pictures, at the end of the trial. No test data is looked at.
+    targets' own training pictures, at the end of the trial. No test data is looked at; but the backdoor's
+    accuracy is the ASR that tables show, because the paper measures it on training pictures.
     """
     assert comparison.grid is not None
-    grid, experiment, seed = comparison.grid, comparison.columns[column][row], comparison.seeds[0]
-    trials = folder / column / "trials" / row
-    if not (trials / "rates.json").exists():
-        scores: dict[str, float] = {}
-        for rate in grid.rates:
-            short = {
-                "seed": seed,
-                "count_conflicts": False,
-                "unlearning": experiment.unlearning.model_copy(update={"rounds": grid.unlearning_rounds}),
-                "recovery": experiment.recovery.model_copy(update={"rounds": grid.recovery_rounds}),
-            }
-            run = trials / f"{rate:g}"
-            _perform(_at(experiment.model_copy(update=short), rate), run, folder, show, workers)
-            scores[f"{rate:g}"] = _score(run)
-        write_json(trials / "rates.json", scores)
-    scores = read_json(trials / "rates.json")
-    return float(max(scores, key=lambda rate: scores[rate]))
+    grid, experiment = comparison.grid, comparison.columns[column][row]
+    if experiment.phases() == _at(experiment, 2 * experiment.unlearning.lr).phases():
+        return None
+    short = experiment.model_copy(
+        update={
+            "seed": comparison.seeds[0],
+            "count_conflicts": False,
+            "unlearning": experiment.unlearning.model_copy(update={"rounds": grid.unlearning_rounds}),
+            "recovery": experiment.recovery.model_copy(update={"rounds": grid.recovery_rounds}),
+        }
+    )
+    scores: dict[float, float] = {}
+    for rate in grid.rates:
+        run = folder / column / "trials" / row / repr(rate)
+        _perform(_at(short, rate), run, folder, show, workers)
+        scores[rate] = _score(run)
+    best = max(scores, key=lambda rate: scores[rate])
+    if scores[best] == -math.inf:
+        raise FedUnlearnError(f"{row} fails at every learning rate of the grid: add smaller ones")
+    return best
 
 
 def _score(run: Path) -> float:
     last = [row for row in read_metrics(run) if "r_seen" in row][-1]
-    failed = read_json(run / "outcome.json")["status"] not in ("done", "converged")
-    return -1.0 if failed else float(last["r_seen"]) - float(last.get("asr", last.get("forget_acc", 0.0)))
+    if Status(read_json(run / "outcome.json")["status"]).failed:
+        return -math.inf
+    return float(last["r_seen"]) - float(last.get("asr", last.get("forget_acc", 0.0)))
 
 
 def _at(experiment: Experiment, rate: float) -> Experiment:
@@ -180,30 +228,19 @@ def _at(experiment: Experiment, rate: float) -> Experiment:
 
 
 def _perform(experiment: Experiment, run: Path, folder: Path, show: Show, workers: int | None) -> None:
-    if not (run / "outcome.json").exists():
+    if (run / "outcome.json").exists():
+        if read_json(run / "experiment.json") != experiment.model_dump(mode="json"):
+            raise FedUnlearnError(
+                f"{run} holds a run with another configuration: choose another folder with --out"
+            )
+    else:
         with show(str(run.relative_to(folder))) as listener:
             perform(experiment, run, [listener], workers=workers)
-
-
-def _tables(path: Path, values: dict[str, Any], part: str) -> dict[str, dict[str, Any]]:
-    tables = values.pop(part, {})
-    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise FedUnlearnError(f"{path}: {part} must hold tables, [{part}.NAME]")
-    return tables
 
 
 def _wanted(names: Mapping[str, object], only: Sequence[str]) -> list[str]:
     """The names that are asked for, or all where none of them is."""
     return [name for name in names if name in only] or list(names)
-
-
-def _grid(path: Path, values: Mapping[str, Any] | None) -> Grid | None:
-    if values is None:
-        return None
-    try:
-        return Grid.model_validate(values)
-    except ValidationError as error:
-        raise FedUnlearnError(f"{path}, grid: {first_problem(error, Grid)}") from None
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,6 +71,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class Table(BaseModel):
@@ -118,7 +119,7 @@ class Training(Table):
 
 
 class StagePlan(Table):
-    """Natural and learning rate of one stage."""
+    """Rounds and learning rate of one stage."""
 
     rounds: Natural = 100
     lr: Rate = 0.01
@@ -137,7 +138,7 @@ class PretrainingPlan(StagePlan):
 class Experiment(Table):
     """Everything that determines a run; read from TOML, kept in its folder as JSON."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+    name: Name = "experiment"
     seed: int = 1
     method: str = "fedosd"
     model: str = "mlp"
@@ -238,7 +239,7 @@ def _check_needs(experiment: Experiment) -> None:
         )
     if not 1 <= plan.clusters <= experiment.data.clients:
         raise FedUnlearnError(f"{experiment.data.clients} clients cannot form {plan.clusters} clusters")
-    needed = {kind for phase in experiment.phases() for kind in phase.needs} - {"share", "member"}
+    needed = {kind for phase in experiment.phases() for kind in phase.needs}
     recorded = {"cluster"} if plan.clusters > 1 else set(plan.history)
     for kind in sorted(needed - recorded - ({"public"} if experiment.data.public else set())):
         wanted = {
@@ -449,7 +450,7 @@ def perform(
         if not (folder / "omega0.safetensors").exists():
             write_json(folder / "environment.json", made_with)
             omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
-            needed = set().union(*(phase.needs for phase in phases))
+            needed = history.BESIDE.union(*(phase.needs for phase in phases))
             memory = {
                 name: value for name, value in omega0.memory.items() if name.partition(" ")[0] in needed
             }

@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from .maths import unlearning_cross_entropy
 from .registry import objective
-from .types import Examples, Objective, Vector
+from .types import Examples, FedUnlearnError, Objective, Vector
 
-__all__ = ["Ascend", "Minimise", "answers", "objective"]
+__all__ = ["Ascend", "Minimise", "answers", "objective", "require_loss"]
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,12 @@ def _uce(arrays: Mapping[str, Tensor]) -> Objective:
 @objective("unlikelihood", summary="-log(1 - p): unlearning cross-entropy that stays steep where p is 1")
 def _unlikelihood(arrays: Mapping[str, Tensor]) -> Objective:
     return Minimise(partial(unlearning_cross_entropy, constant=1.0))
+
+
+def require_loss(name: str) -> None:
+    """Refuses a name that is no objective, or one that a method uses for itself."""
+    if "part_of" in objective.entry(name).about:
+        owner = objective.entry(name).about["part_of"]
+        raise FedUnlearnError(
+            f"objective {name!r} is a part of {owner}, not an unlearning loss: name another"
+        )

@@ -61,6 +61,8 @@ def unlearn(
     if absent:
         raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
     phases = tuple(phases)
+    if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in phases):
+        raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
     known = {name.partition(" ")[0] for name in request.history} | ({"public"} if request.public else set())
     remedies = {
         "cluster": "pre-train in clusters",
@@ -157,7 +159,8 @@ def _round(
         **after.diagnostics,
         "distance": distance(after.params, request.params),
     }
-    if not after.status.failed and phase.stage is not Stage.PRETRAINING:
+    moves = after.params is not before.params and not after.status.failed
+    if moves and phase.stage is not Stage.PRETRAINING:
         plain = replies.of(
             client for client in request.retained if _plain(jobs.get(client), before, training)
         )
@@ -195,7 +198,8 @@ def _heard(
     if not _finite(after.params):
         return _diverged(phase, state, "the step is not finite")
     if after.status.failed:
-        return replace(after, round=state.round)
+        said = {} if after.diagnostics is state.diagnostics else after.diagnostics
+        return replace(after, round=state.round, diagnostics=said)
     return replace(
         after, round=state.round + 1, buffers=_merge(replies.of(phase.speakers(request)), state.buffers)
     )

@@ -16,7 +16,7 @@ from ..types import ClientId, Examples, Job, Objective, Phase, Replies, Request,
 from .ascent import Ascent
 from .fedavg import Averaging
 from .schedule import Schedule, require
-from .targets import absent, require_targets
+from .targets import absent
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,16 @@ class ElasticAscend(Ascend):
         return super().step(params, gradient, lr) + lr * pull
 
 
-@objective("fisher", summary="uploads the diagonal of the Fisher information; trains nothing")
+@objective(
+    "fisher", summary="uploads the diagonal of the Fisher information; trains nothing", part_of="ewcsga"
+)
 def _fisher(arrays: Mapping[str, Tensor]) -> Objective:
     return Fisher()
 
 
-@objective("elastic_ascent", summary="gradient ascent with a spring to an anchor in each parameter")
+@objective(
+    "elastic_ascent", summary="gradient ascent with a spring to an anchor in each parameter", part_of="ewcsga"
+)
 def _elastic_ascent(arrays: Mapping[str, Tensor]) -> Objective:
     return ElasticAscend(
         clip=float(arrays["clip"]), anchor=arrays["anchor"], stiffness=arrays["penalty"] * arrays["fisher"]
@@ -71,7 +75,6 @@ class ImportanceEstimate(Phase):
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        require_targets(request)
         asked = request.targets if self.whose == "target" else request.retained
         return {client: Job(state.params, "fisher", effort=0) for client in asked}
 

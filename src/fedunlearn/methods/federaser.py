@@ -27,6 +27,11 @@ class CalibratedReplay(Phase):
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"norms"})
 
+    def start(self, request: Request, state: State) -> State:
+        # The statistics of BatchNorm in ω⁰ are the targets' as well.
+        new = request.fresh("federaser").buffers if request.fresh else state.buffers
+        return State(state.params, buffers=new)
+
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         begun = self._begun(request, state)
         return {client: Job(begun, effort=self.effort) for client in request.retained}

@@ -29,7 +29,7 @@ class Distillation(Minimise):
         return cross_entropy(model(x) / self.temperature, soft) * self.temperature**2
 
 
-@objective("distillation", summary="learning what another model says, without labels")
+@objective("distillation", summary="learning what another model says, without labels", part_of="fedkdu")
 def _distillation(arrays: Mapping[str, Tensor]) -> Objective:
     return Distillation(teacher=arrays["teacher"], temperature=float(arrays["temperature"]))
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
+from ..objectives import require_loss
 from ..registry import method
-from ..registry import objective as objectives
 from ..seeds import generator
 from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 from .schedule import Schedule
-from .targets import require_targets, silent
+from .targets import silent
 
 PATIENCE = 3
 
@@ -39,10 +39,6 @@ class ForgettingDescent(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
-    def start(self, request: Request, state: State) -> State:
-        require_targets(request)
-        return super().start(request, state)
-
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         return {
             client: Job(state.params, self.objective if client in request.targets else None)
@@ -64,7 +60,7 @@ class ForgettingDescent(Phase):
             amplification=found.amplification,
             rank=found.rank,
             max_cosine=found.max_cosine,
-            protected=len(retained) - found.dropped,
+            protected=0 if found.status is DirectionStatus.UNCONSTRAINED else len(retained) - found.dropped,
         )
         if found.status is DirectionStatus.ZERO_FORGET:
             return moved.halt(Status.CONVERGED, "the targets' unlearning gradient vanished")
@@ -116,7 +112,7 @@ def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reve
 
     ``objective`` is the targets' unlearning loss; another task than classification brings its own.
     """
-    objectives.entry(objective)
+    require_loss(objective)
     return (
         ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),
         AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr, anchor),

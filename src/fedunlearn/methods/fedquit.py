@@ -36,7 +36,9 @@ def unknowing(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.scatter(1, labels.unsqueeze(1), logits.amin(1, keepdim=True))
 
 
-@objective("virtual_teacher", summary="learning another model's answers, except for the labels")
+@objective(
+    "virtual_teacher", summary="learning another model's answers, except for the labels", part_of="fedquit"
+)
 def _virtual_teacher(arrays: Mapping[str, Tensor]) -> Objective:
     return VirtualTeacher(teacher=arrays["teacher"])
 

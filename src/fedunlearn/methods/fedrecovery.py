@@ -13,7 +13,7 @@ from ..registry import method
 from ..seeds import generator
 from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ResidualSubtraction(Phase):
     noise: float = 0.0
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
-    needs: ClassVar[frozenset[str]] = frozenset({"residuals", "share"})
+    needs: ClassVar[frozenset[str]] = frozenset({"residuals"})
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         return {}
@@ -33,6 +33,8 @@ class ResidualSubtraction(Phase):
     def tell(self, request: Request, state: State, replies: Replies) -> State:
         shares = {target: float(request.recorded("share", target)) for target in request.targets}
         rounds, weight = request.history["residuals"].tolist()
+        if sum(shares.values()) >= 1:
+            raise FedUnlearnError("the targets were the only clients of their last rounds: retrain instead")
         if weight == 0:
             return state.halt(Status.CONVERGED, "pre-training never moved, so there is nothing to subtract")
         residual = sum(
@@ -78,6 +80,7 @@ def fedrecovery(
         if len(privacy) != 3:
             raise FedUnlearnError(f"privacy = {privacy}: give [epsilon, beta, bound]")
         noise = noise_for(*privacy)
+    require(noise >= 0, "noise", noise, "zero or more")
     once, rest = schedule.in_one_round
     return (
         ResidualSubtraction(once, schedule.unlearn_lr, scale, weighting, noise),

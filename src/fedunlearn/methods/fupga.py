@@ -37,7 +37,7 @@ class BallAscend(Ascend):
         return moved if length <= self.radius else params - self.centre - reached * (self.radius / length)
 
 
-@objective("ball_ascent", summary="gradient ascent that never leaves a ball")
+@objective("ball_ascent", summary="gradient ascent that never leaves a ball", part_of="fupga")
 def _ball_ascent(arrays: Mapping[str, Tensor]) -> Objective:
     return BallAscend(clip=float(arrays["clip"]), centre=arrays["centre"], radius=float(arrays["radius"]))
 
@@ -49,7 +49,7 @@ class ProjectedAscent(Ascent):
     objective: str | None = "ball_ascent"
     radius: Literal["third", "ibm"] = "third"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"locals", "share"})
+    needs: ClassVar[frozenset[str]] = frozenset({"locals"})
 
     def start(self, request: Request, state: State) -> State:
         if request.fresh is None:

@@ -69,6 +69,9 @@ def _sums(kind: str, state: State, terms: Mapping[ClientId, Vector]) -> Mapping[
     }
 
 
+BESIDE = frozenset({"share", "member"})
+"""What is kept with any kind."""
+
 KINDS = {"norms": _norms, "residuals": _residuals, "updates": _updates, "locals": _locals}
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..maths import orthogonal_direction, project_between
+from ..maths import project_between
+from ..objectives import require_loss
 from ..registry import method
-from ..registry import objective as objectives
+from ..seeds import generator
 from ..types import Phase, Replies, Request, State
 from .fedosd import ForgettingDescent
 from .schedule import Schedule
@@ -31,7 +32,7 @@ class JointDescent(ForgettingDescent):
         if lost := silent(request, state, replies):
             return lost
         forget, retained = replies.of(request.targets).mean(), replies.of(request.retained)
-        found = orthogonal_direction(forget, retained.matrix())
+        found = self.direction(forget, retained.matrix(), generator(request.seed, "direction", state.round))
         learn = project_between(retained.mean(), torch.stack([forget, request.params - state.params]))
         return state.step(
             found.vector - learn,
@@ -54,5 +55,5 @@ def joint(schedule: Schedule, *, objective: str = "unlikelihood") -> tuple[Phase
     Not FedOSD's: that has no slope where p nears 1, and rests there for tens of rounds; what the steeper
     one costs the retained clients, they learn again in the same round.
     """
-    objectives.entry(objective)
+    require_loss(objective)
     return (JointDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from ..registry import method
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status, Vector
 from .fedavg import Pretraining
 from .schedule import Schedule
 
@@ -29,6 +29,11 @@ class ClusteredPretraining(Pretraining):
     clusters: int = 5
 
     def start(self, request: Request, state: State) -> State:
+        if any(buffer.is_floating_point() for buffer in state.buffers.values()):
+            raise FedUnlearnError(
+                "clusters share the model's buffers (BatchNorm statistics), so nothing could be unlearned "
+                "exactly: use a model without"
+            )
         member = clusters(request.clients, self.clusters)
         models = dict.fromkeys(member.values(), state.params)
         numbers = {f"member {c}": torch.tensor(int(name.split()[1])) for c, name in member.items()}
@@ -48,7 +53,7 @@ class ClusterRetraining(Phase):
     """The targets' clusters are trained anew without them; the others stay as they are, to the bit."""
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
-    needs: ClassVar[frozenset[str]] = frozenset({"cluster", "member"})
+    needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         member, models = self._members(request), self._anew(request, state)

@@ -15,7 +15,7 @@ from ..registry import method
 from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, Stage, State, Vector
 from .fedavg import Averaging
 from .schedule import Schedule, require
-from .targets import absent, require_targets
+from .targets import absent
 
 Guidance = Literal["all", "target", "none"]
 
@@ -30,7 +30,7 @@ class PseudoLabels(Minimise):
         return cross_entropy(model(x), answers(model, self.teacher, x).argmax(1))
 
 
-@objective("pseudo_labels", summary="training on the labels that another model gives")
+@objective("pseudo_labels", summary="training on the labels that another model gives", part_of="mode")
 def _pseudo_labels(arrays: Mapping[str, Tensor]) -> Objective:
     return PseudoLabels(teacher=arrays["teacher"])
 
@@ -49,7 +49,6 @@ class MomentumDegradation(Phase):
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
     def start(self, request: Request, state: State) -> State:
-        require_targets(request)
         if request.fresh is None:
             raise FedUnlearnError("MoDe degrades towards a new model: give the request a function `fresh`")
         return super().start(request, state).remember(degraded=request.fresh("mode").params)

@@ -12,7 +12,7 @@ from ..registry import method
 from ..types import ClientId, Job, Phase, Replies, Request, Stage, State
 from .fedavg import Averaging
 from .schedule import Schedule
-from .targets import absent, require_targets
+from .targets import absent
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class NegatedUpdate(Phase):
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        require_targets(request)
         asked = request.targets if self.within == "special" else request.clients
         return {client: Job(state.params) for client in asked}
 

@@ -45,7 +45,9 @@ class QuasiNewton(Minimise):
         return lr * first / (second.sqrt() + EPSILON)
 
 
-@objective("quasi_newton", summary="ordinary training on labels with a diagonal quasi-Newton step")
+@objective(
+    "quasi_newton", summary="ordinary training on labels with a diagonal quasi-Newton step", part_of="rapid"
+)
 def _quasi_newton(arrays: Mapping[str, Tensor]) -> Objective:
     return QuasiNewton()
 

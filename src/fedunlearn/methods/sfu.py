@@ -27,7 +27,7 @@ from ..types import (
 )
 from .fedavg import Averaging
 from .schedule import Schedule, require
-from .targets import require_targets, silent
+from .targets import silent
 
 Bias = Literal["unprojected", "frozen", "augmented"]
 POSITIONS = 50
@@ -80,7 +80,11 @@ def _columns(layer: nn.Module, x: Tensor) -> Tensor:
     return chosen.transpose(1, 2).reshape(-1, patches.shape[1])
 
 
-@objective("layer_inputs", summary="uploads second moments of the inputs of each layer; trains nothing")
+@objective(
+    "layer_inputs",
+    summary="uploads second moments of the inputs of each layer; trains nothing",
+    part_of="sfu",
+)
 def _layer_inputs(arrays: Mapping[str, Tensor]) -> Objective:
     return LayerInputs()
 
@@ -95,10 +99,6 @@ class SubspaceAscent(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
-    def start(self, request: Request, state: State) -> State:
-        require_targets(request)
-        return super().start(request, state)
-
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         ascent = Job(state.params, "ascent", {"clip": torch.tensor(self.clip)})
         return dict.fromkeys(request.targets, ascent) | {
@@ -112,6 +112,8 @@ class SubspaceAscent(Phase):
         update = request.pieces(-replies.of(request.targets).mean())
         free = 0
         for name in next(iter(retained.values())).arrays:
+            if name not in update:
+                raise FedUnlearnError(f"SFU cannot project {name!r}, which several layers share: untie them")
             inputs = sum(reply.arrays[name].double() for reply in retained.values())
             free += self._project(update, name, torch.as_tensor(inputs))
         if free == 0:

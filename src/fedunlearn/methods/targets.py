@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
+from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class TargetTraining(Phase):
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
     def start(self, request: Request, state: State) -> State:
-        require_targets(request)
         return State(state.params, memory=state.memory, buffers=state.buffers)
 
     def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
@@ -33,12 +32,6 @@ class TargetTraining(Phase):
 
     def tell(self, request: Request, state: State, replies: Replies) -> State:
         return absent(request, state, replies) or state.step(-replies.mean())
-
-
-def require_targets(request: Request) -> None:
-    """Refuses a request that names nobody."""
-    if not request.targets:
-        raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
 
 
 def absent(request: Request, state: State, replies: Replies) -> State | None:
