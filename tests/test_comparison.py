@@ -1,0 +1,185 @@
+"""Comparisons: what a file says, what runs, and what is left alone."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedunlearn import FedUnlearnError
+from fedunlearn.comparison import Comparison, carry_out, read_comparison
+from fedunlearn.record import read_json, read_metrics
+from fedunlearn.report.comparison import compared, course, markdown
+
+BASE = """
+model = "lenet5"
+seeds = 2
+[data]
+partition = "pat-50"
+clients = 4
+fraction = 0.05
+[training]
+batch_size = 20
+[pretraining]
+rounds = 2
+[unlearning]
+rounds = 2
+lr = 0.01
+[recovery]
+rounds = 1
+"""
+ROWS = """
+[methods.fedosd]
+[methods.loud]
+method = "puf"
+options.scale = 3.0
+"""
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text: str, name: str = "mine.toml") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return _write
+
+
+def perform(comparison: Comparison, folder: Path) -> list[str]:
+    """Carries it out and returns what was run."""
+    ran = []
+
+    @contextmanager
+    def show(what):
+        ran.append(what)
+        yield lambda event: None
+
+    carry_out(comparison, folder, show, workers=1)
+    return ran
+
+
+def test_rows_are_experiments_that_differ_in_what_they_say(write):
+    comparison = read_comparison(write(BASE + ROWS), ["unlearning.lr=0.5"], seeds=3)
+    assert comparison.seeds == (1, 2, 3)
+    (rows,) = comparison.columns.values()
+    assert {row: experiment.method for row, experiment in rows.items()} == {"fedosd": "fedosd", "loud": "puf"}
+    assert rows["loud"].options == {"scale": 3.0}
+    assert {experiment.unlearning.lr for experiment in rows.values()} == {0.5}
+
+
+def test_overrides_come_last_and_reach_the_plan(write):
+    text = BASE + ROWS + '[columns.a]\ndata.partition = "iid"\n[grid]\nrates = [0.1]\n'
+    comparison = read_comparison(write(text), ["data.partition=pat-20", "grid.rates=[0.3]", "seeds=1"])
+    assert {e.data.partition for e in comparison.columns["a"].values()} == {"pat-20"}
+    assert comparison.grid.rates == [0.3]
+    assert comparison.seeds == (1,)
+
+
+def test_scales_and_extended_files(write):
+    write(
+        BASE
+        + ROWS
+        + "[scale.full]\n[scale.tiny.pretraining]\nrounds = 1\n"
+        + "[columns.a]\nscale.tiny.unlearning.rounds = 9\n[columns.b]\n",
+        "whole.toml",
+    )
+    part = write('extends = "whole.toml"\nname = "part"\n[show]\ncolumns = ["a"]\nrows = ["loud"]\n')
+    full, tiny = read_comparison(part), read_comparison(part, scale="tiny")
+    assert full.name == "part"
+    assert list(full.columns) == ["a"]
+    assert list(full.columns["a"]) == ["loud"]
+    full_run, tiny_run = full.columns["a"]["loud"], tiny.columns["a"]["loud"]
+    assert (full_run.pretraining.rounds, full_run.unlearning.rounds) == (2, 2)
+    assert (tiny_run.pretraining.rounds, tiny_run.unlearning.rounds) == (1, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (BASE, "compares nothing"),
+        (BASE + "[methods.fedsod]", "unknown method 'fedsod'; did you mean 'fedosd'"),
+        (BASE + '[methods."../out"]\nmethod = "puf"', "methods = '../out'"),
+        (BASE + ROWS + '[columns."/tmp/x"]', "columns = '/tmp/x'"),
+        (BASE + ROWS + "[show]\nrow = []", "unknown key 'show.row'; did you mean 'rows'"),
+        (BASE + ROWS + '[show]\nrows = ["lout"]', "unknown 'lout'; did you mean 'loud'"),
+        (BASE.replace("seeds = 2", "seeds = 0") + ROWS, "seeds = 0"),
+        (BASE.replace("seeds = 2", 'seeds = "x"') + ROWS, "seeds = 'x'"),
+        (BASE.replace("seeds = 2", "show = 3") + ROWS, "show = 3"),
+        (BASE + ROWS + "[grid]\nrates = []", "grid = []: list should have at least 1 item"),
+        ('extends = "mine.toml"', "extends itself"),
+        ('extends = "nowhere.toml"', "nowhere.toml"),
+    ],
+)
+def test_a_bad_file_gets_one_sentence(write, text, sentence):
+    with pytest.raises(FedUnlearnError) as problem:
+        read_comparison(write(text))
+    assert sentence in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"), [({"scale": "x"}, "no scale 'x'"), ({"only": ["x"]}, "'x'")]
+)
+def test_unknown_parts_are_refused(write, options, sentence):
+    with pytest.raises(FedUnlearnError, match=sentence):
+        read_comparison(write(BASE + ROWS), **options)
+
+
+def test_what_has_ended_is_left_alone_and_other_settings_are_refused(write, tmp_path):
+    path, folder = write(BASE + ROWS), tmp_path / "runs"
+    assert perform(read_comparison(path, only=["loud"], seeds=1), folder) == ["seed-1/loud"]
+    assert perform(read_comparison(path), folder) == ["seed-1/fedosd", "seed-2/fedosd", "seed-2/loud"]
+    assert perform(read_comparison(path), folder) == []
+    with pytest.raises(FedUnlearnError, match="another configuration"):
+        perform(read_comparison(path, ["unlearning.rounds=3"]), folder)
+    assert read_json(folder / "seed-1/fedosd/experiment.json")["unlearning"]["rounds"] == 2
+
+
+def test_the_table_shows_each_row_with_its_spread(write, tmp_path):
+    comparison = read_comparison(write(BASE + ROWS))
+    perform(comparison, tmp_path / "runs")
+    header, origin, fedosd, loud = compared(comparison.places(tmp_path / "runs", ""))
+    assert header[1:6] == ["ASR¹", "R-Acc¹", "worst¹", "ASR²", "R-Acc²"]
+    assert [line[0] for line in (origin, fedosd, loud)] == ["ω⁰", "fedosd", "loud"]
+    runs = [tmp_path / f"runs/seed-{seed}/fedosd" for seed in (1, 2)]
+    ends = [next(r for r in reversed(read_metrics(run)) if r["stage"] == "unlearning") for run in runs]
+    mean = sum(end["r_acc"] for end in ends) / 2
+    spread = abs(ends[0]["r_acc"] - ends[1]["r_acc"]) / 2**0.5
+    assert fedosd[2] == f"{mean:.3f} ±{spread:.3f}"
+    assert fedosd[header.index("trainings")] == "11 ±0"  # 2 rounds of 4 clients, one of 3
+    lines = course(comparison.places(tmp_path / "runs", ""), [0, 2, 7])
+    assert lines[0] == ["", "after 0", "after 2", "after 7"]
+    assert lines[1][2].endswith(f"{mean:.3f} ±{spread:.3f}")
+    assert lines[1][3] == "- / -"
+    assert markdown(lines).startswith("|  | after 0 | after 2 | after 7 |\n| --- | ---: |")
+
+
+def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, tmp_path):
+    grid = "[grid]\nrates = [1e-9, 0.5]\nunlearning_rounds = 2\nrecovery_rounds = 1\n[methods.retrain]\n"
+    comparison = read_comparison(write(BASE + "[methods.fedosd]\n" + grid), seeds=1)
+    ran = perform(comparison, tmp_path / "runs")
+    assert ran == ["trials/fedosd/1e-09", "trials/fedosd/0.5", "seed-1/fedosd", "seed-1/retrain"]
+
+    def score(rate: str) -> float:
+        last = read_metrics(tmp_path / f"runs/trials/fedosd/{rate}")[-1]
+        return last["r_seen"] - last["asr"]
+
+    best = max(("1e-09", "0.5"), key=score)
+    assert score("1e-09") != score("0.5")
+    assert read_json(tmp_path / "runs/seed-1/fedosd/experiment.json")["unlearning"]["lr"] == float(best)
+    assert perform(comparison, tmp_path / "runs") == []
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_files_of_the_package_are_comparisons(path):
+    if path.stem == "fedosd":
+        pytest.skip("one experiment")
+    paper = "protocol.toml" in path.read_text() or path.stem == "protocol"
+    for scale in ("paper", "laptop") if paper else (None,):
+        assert read_comparison(path, scale=scale).columns
