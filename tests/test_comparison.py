@@ -145,7 +145,7 @@ def test_the_table_shows_each_row_with_its_spread(write, tmp_path):
     comparison = read_comparison(write(BASE + ROWS))
     perform(comparison, tmp_path / "runs")
     header, origin, fedosd, loud = compared(comparison.places(tmp_path / "runs", ""))
-    assert header[1:6] == ["ASR¹", "R-Acc¹", "worst¹", "ASR²", "R-Acc²"]
+    assert header[1:7] == ["ASR¹", "R-Acc¹", "worst¹", "distance¹", "ASR²", "R-Acc²"]
     assert [line[0] for line in (origin, fedosd, loud)] == ["ω⁰", "fedosd", "loud"]
     runs = [tmp_path / f"runs/seed-{seed}/fedosd" for seed in (1, 2)]
     ends = [next(r for r in reversed(read_metrics(run)) if r["stage"] == "unlearning") for run in runs]

@@ -16,9 +16,11 @@ COLUMNS = {
     "asr_1": "ASR¹",
     "r_acc_1": "R-Acc¹",
     "worst_1": "worst¹",
+    "distance_1": "distance¹",
     "asr_2": "ASR²",
     "r_acc_2": "R-Acc²",
     "worst_2": "worst²",
+    "distance_2": "distance²",
     "conflicts": "NC",
     "local_trainings": "trainings",
     "seconds": "seconds",
@@ -45,12 +47,8 @@ def figures(run: Path) -> Figures:
         evaluated = [row for row in rows if row["stage"] == stage and "r_acc" in row]
         if evaluated:
             last = evaluated[-1]
-            found[f"r_acc_{number}"], found[f"worst_{number}"] = (
-                float(last["r_acc"]),
-                float(last["r_acc_worst"]),
-            )
-            if "asr" in last:
-                found[f"asr_{number}"] = float(last["asr"])
+            kept = {"asr": "asr", "r_acc": "r_acc", "worst": "r_acc_worst", "distance": "distance"}
+            found |= {f"{key}_{number}": float(last[name]) for key, name in kept.items() if name in last}
     counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
     if counted:
         found["conflicts"] = fmean(counted)
