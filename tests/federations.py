@@ -126,7 +126,7 @@ def forget(how: str, name: str, federation: Federation, rounds: int = 2) -> Outc
         public=PUBLIC if PUBLIC in federation.clients else None,
     )
     phases = method[how](Schedule(rounds, 0.02, rounds, 0.02))
-    needed = {kind for phase in phases for kind in phase.needs} - {"share"}
+    needed = {kind for phase in phases for kind in phase.needs} - {"public"}
     if needed:
         before: Phase = Pretraining(rounds, 0.02, tuple(needed))
         if "cluster" in needed:

@@ -131,11 +131,11 @@ def test_bytes_of_a_round(name, round, down, up):
         ("puf", 0),
         ("fedquit", 0),
         ("federaser", 200 * 10 * len(SHAPES) * 4 + MODEL),
-        ("fedrecovery", 10 * MODEL + 16 + 10 * 4),
+        ("fedrecovery", 10 * MODEL + 16),
         ("fedkdu", 10 * MODEL),
-        ("fupga", 10 * MODEL + 10 * 4 + MODEL + 4),  # the others' models, the shares, the ball
+        ("fupga", 10 * MODEL + MODEL + 4),  # the others' models, the ball
         ("mode", MODEL + 8),
-        ("knot", 6 * MODEL + MODEL + 10 * 8),
+        ("knot", 6 * MODEL + MODEL),
     ],
 )
 def test_bytes_that_the_server_keeps(name, stored):

@@ -237,7 +237,8 @@ def test_counting_conflicts_changes_neither_result_nor_cost(name):
         assert {k: v for k, v in other.items() if k not in ("conflicts", "seconds")} == {
             k: v for k, v in one.items() if k not in ("conflicts", "seconds")
         }
-    assert all("conflicts" in row for row in counted.metrics[1:])
+    asking = ("ewcsga",)  # whose first round moves nothing
+    assert all("conflicts" in row for row in counted.metrics[1 + (name in asking) :])
     assert not all("conflicts" in row for row in plain.metrics[1:])
 
 

@@ -58,7 +58,7 @@ def test_methods(fedunlearn):
     assert "who must be online" in shown
     for name, needs in {
         "federaser": "norms",
-        "fedkdu": "public data, updates",
+        "fedkdu": "public, updates",
         "fedrecovery": "residuals",
         "fupga": "locals",
         "knot": "cluster",
