@@ -22,8 +22,9 @@ from fedunlearn import (
     unlearn,
 )
 from fedunlearn.local import Learner
-from fedunlearn.methods.sfu import LayerInputs, SubspaceAscent, _columns
+from fedunlearn.methods.sfu import SubspaceAscent
 from fedunlearn.seeds import generator
+from fedunlearn.uploads import LayerInputs, _columns
 from fedunlearn.vectors import load, shapes
 
 TARGET = "site-2"

@@ -1,5 +1,6 @@
 """Unlearning methods: one paper, one file."""
 
+from .. import uploads as _registers_objectives  # noqa: F401
 from ..registry import method
 from . import (
     ablations,

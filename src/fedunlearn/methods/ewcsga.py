@@ -1,37 +1,24 @@
-"""EWCSGA: gradient ascent held back by elastic weight consolidation (Wu et al., IEEE Network 2022)."""
+"""EWCSGA: gradient ascent held back by elastic weight consolidation (Wu et al., IEEE Network 2022).
+
+How the Fisher diagonal is taken is in ``uploads.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 
-from ..objectives import Ascend, Minimise, objective
+from ..objectives import Ascend, objective
 from ..registry import method
-from ..types import ClientId, Examples, Job, Objective, Phase, Replies, Request, Stage, State, Vector
+from ..types import ClientId, Job, Objective, Phase, Replies, Request, Stage, State, Vector
 from .ascent import Ascent
 from .fedavg import Averaging
 from .schedule import Schedule, require
 from .targets import absent
-
-
-@dataclass(frozen=True)
-class Fisher(Minimise):
-    """Uploads the mean over batches of (∇ log p(ŷ|x))², ŷ being what the model itself predicts."""
-
-    def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        squares = []
-        for x, _ in batches:
-            output = model(x)
-            loss = cross_entropy(output, output.detach().argmax(1))
-            slopes = torch.autograd.grad(loss, parameters, materialize_grads=True)
-            squares.append(torch.cat([slope.reshape(-1) for slope in slopes]).square())
-        return {"fisher": sum(squares[1:], squares[0]) / len(squares)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +35,6 @@ class ElasticAscend(Ascend):
     def step(self, params: Vector, gradient: Vector, lr: float) -> Vector:
         pull = self.stiffness.clamp(max=1 / lr) * (params - self.anchor)
         return super().step(params, gradient, lr) + lr * pull
-
-
-@objective(
-    "fisher", summary="uploads the diagonal of the Fisher information; trains nothing", part_of="ewcsga"
-)
-def _fisher(arrays: Mapping[str, Tensor]) -> Objective:
-    return Fisher()
 
 
 @objective(

@@ -1,23 +1,22 @@
-"""SFU: ascent in the subspace that the retained clients do not use (Li et al., arXiv 2302.12448)."""
+"""SFU: ascent in the subspace that the retained clients do not use (Li et al., arXiv 2302.12448).
+
+What the retained clients upload is in ``uploads.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad, unfold
+from torch import Tensor
 
-from ..objectives import Minimise, objective
 from ..registry import method
 from ..types import (
     ClientId,
-    Examples,
     FedUnlearnError,
     Job,
-    Objective,
     Phase,
     Replies,
     Request,
@@ -30,63 +29,6 @@ from .schedule import Schedule, require
 from .targets import silent
 
 Bias = Literal["unprojected", "frozen", "augmented"]
-POSITIONS = 50
-"""Patches of one picture that a convolution's input is represented by."""
-
-
-@dataclass(frozen=True)
-class LayerInputs(Minimise):
-    """Uploads R Rᵀ of each layer, the columns of R being its inputs on one batch, and 1 for the bias.
-
-    Deviation: the paper uploads R with its columns scaled at random. The product has the same span, does not
-    grow with the batch, and shows no single input.
-    """
-
-    @torch.no_grad()
-    def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
-        seen: dict[str, Tensor] = {}
-        # Before anybody watches: to fetch the first batch, the client may try the model on something else.
-        x = next(iter(batches)).x
-
-        def watch(name: str, layer: nn.Module) -> Any:
-            def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                columns = pad(_columns(layer, inputs[0]), (0, 1), value=1.0)
-                seen[name] = seen.get(name, 0) + columns.T @ columns
-
-            return layer.register_forward_pre_hook(see)
-
-        watches = [
-            watch(f"{name}.weight" if name else "weight", layer)
-            for name, layer in model.named_modules()
-            if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad
-        ]
-        try:
-            model(x)
-        finally:
-            for handle in watches:
-                handle.remove()
-        return seen
-
-
-def _columns(layer: nn.Module, x: Tensor) -> Tensor:
-    """The vectors that the rows of the layer's weight are multiplied with, one a row."""
-    if isinstance(layer, nn.Linear):
-        return x.reshape(-1, x.shape[-1])
-    assert isinstance(layer, nn.Conv2d)
-    if layer.groups != 1 or isinstance(layer.padding, str):
-        raise FedUnlearnError(f"SFU does not know the inputs of {layer}: use convolutions without groups")
-    patches = unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-    chosen = patches[..., :: max(1, -(-patches.shape[-1] // POSITIONS))]
-    return chosen.transpose(1, 2).reshape(-1, patches.shape[1])
-
-
-@objective(
-    "layer_inputs",
-    summary="uploads second moments of the inputs of each layer; trains nothing",
-    part_of="sfu",
-)
-def _layer_inputs(arrays: Mapping[str, Tensor]) -> Objective:
-    return LayerInputs()
 
 
 @dataclass(frozen=True)
