@@ -154,7 +154,6 @@ def compare(
         carry_out(wanted, folder, show, workers=workers)
     except KeyboardInterrupt:
         _fail(f"interrupted; the same command goes on in {folder}", 130)
-    whole = read_comparison(experiment, overrides or [], scale=scale, seeds=seeds)
     for column in wanted.columns:
         out.print(f"\n[bold]{column or wanted.name}[/bold]")
         for lines in _tables(wanted.places(folder, column), at or []):
@@ -168,7 +167,7 @@ def compare(
             if Status(ended["status"]).failed:
                 out.print(f"{run.name}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
         # Of all rows that there are, whichever were wanted now.
-        lasting = map(markdown, _tables(whole.places(folder, column), at or []))
+        lasting = map(markdown, _tables(wanted.places(folder, column, listed=True), at or []))
         write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
         _html(folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)

@@ -66,15 +66,16 @@ class Comparison:
     name: str
     columns: Mapping[str, Mapping[str, Experiment]]
     seeds: tuple[int, ...]
+    listed: tuple[str, ...]
+    """All rows of the file, wanted now or not."""
     grid: Grid | None = None
     printed: str = ""
     """The table of the paper that it reproduces."""
 
-    def places(self, folder: Path, column: str) -> dict[str, list[Path]]:
-        """The run folders of a column, by row."""
-        return {
-            row: [_place(folder, column, seed, row) for seed in self.seeds] for row in self.columns[column]
-        }
+    def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
+        """The run folders of a column, by row: of the rows that are wanted, or of all that are listed."""
+        rows = self.listed if listed else self.columns[column]
+        return {row: [_place(folder, column, seed, row) for seed in self.seeds] for row in rows}
 
 
 def _place(folder: Path, column: str, seed: int, row: str) -> Path:
@@ -136,6 +137,7 @@ def read_comparison(
         first.name,
         experiments,
         tuple(range(first.seed, first.seed + (seeds or plan.seeds))),
+        tuple(rows),
         plan.grid,
         plan.paper,
     )

@@ -145,6 +145,19 @@ def test_a_comparison_leaves_a_table_and_a_report(fedunlearn, small, tmp_path):
     assert "finetune" in (tmp_path / "both/report.html").read_text()
 
 
+def test_some_rows_of_a_comparison_may_take_what_others_refuse_and_lose_none(fedunlearn, small, tmp_path):
+    small.write_text(small.read_text() + "[methods.fedosd]\n[methods.finetune]\n")
+    assert fedunlearn("compare", small, "--only", "finetune", "--out", "some").returncode == 0
+    result = fedunlearn(
+        "compare", small, "options.objective=uce", "--only", "fedosd", "--at", "3", "--out", "some"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "after 3" in result.stdout
+    lasting = (tmp_path / "some/comparison.md").read_text()
+    assert lasting.count("| fedosd |") == 2
+    assert lasting.count("| finetune |") == 2
+
+
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(fedunlearn, small, tmp_path, package):
     hidden = tmp_path / "hidden"

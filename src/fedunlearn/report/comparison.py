@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 from rich.table import Table
 
-from ..record import read_metrics
+from ..record import read_json, read_metrics
 from ..types import Metrics
 
 COLUMNS = {
@@ -100,7 +99,7 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
 
 
 def _status(run: Path) -> str:
-    return str(json.loads((run / "outcome.json").read_text())["status"])
+    return str(read_json(run / "outcome.json")["status"])
 
 
 def _cell(key: str, values: Sequence[float]) -> str:
@@ -115,9 +114,10 @@ def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[li
     """Header and rows: ASR / R-Acc after so many rounds of a run, both stages counted."""
     lines = [["", *(f"after {number}" for number in rounds)]]
     for row, of in runs.items():
-        rows = [
-            {row["elapsed"]: row for row in read_metrics(run) if "r_acc" in row} for run in of if run.exists()
-        ]
+        ended = [run for run in of if (run / "outcome.json").exists()]
+        if not ended:
+            continue
+        rows = [{row["elapsed"]: row for row in read_metrics(run) if "r_acc" in row} for run in ended]
         cells = [
             " / ".join(
                 _cell(key, [float(at[number][key]) for at in rows if key in at.get(number, {})])
