@@ -139,7 +139,10 @@ def forget(how: str, name: str, federation: Federation, rounds: int = 2) -> Outc
 def same(one: Outcome, other: Outcome) -> bool:
     """Whether models, buffers and everything measured agree to the bit, the seconds apart."""
     measured = [
-        [{key: value for key, value in row.items() if key != "seconds"} for row in outcome.metrics]
+        [
+            {key: value for key, value in row.items() if not key.startswith("seconds")}
+            for row in outcome.metrics
+        ]
         for outcome in (one, other)
     ]
     return (

@@ -161,7 +161,7 @@ def test_the_table_shows_each_row_with_its_spread(write, tmp_path):
 
 
 def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, tmp_path):
-    grid = "[grid]\nrates = [1e-9, 0.5]\nunlearning_rounds = 2\nrecovery_rounds = 1\n[methods.retrain]\n"
+    grid = "[grid]\nrates = [1e-9, 0.5]\nshare = 0.5\n[methods.retrain]\n"
     comparison = read_comparison(write(BASE + "[methods.fedosd]\n" + grid), seeds=1)
     ran = perform(comparison, tmp_path / "runs")
     assert ran == ["trials/fedosd/1e-09", "trials/fedosd/0.5", "seed-1/fedosd", "seed-1/retrain"]

@@ -15,8 +15,9 @@ from .experiment import (
     Count,
     Experiment,
     Name,
-    Natural,
     Rate,
+    Share,
+    StagePlan,
     Table,
     check,
     first_problem,
@@ -36,8 +37,8 @@ class Grid(Table):
     """Learning rates to choose from, by short trials: one rate serves unlearning and recovery."""
 
     rates: list[Rate] = Field(min_length=1)
-    unlearning_rounds: Count = 20
-    recovery_rounds: Natural = 10
+    share: Share = 0.2
+    """Of the rounds of each stage, in a trial."""
 
 
 class Shown(Table):
@@ -198,8 +199,8 @@ def _tuned(
         update={
             "seed": comparison.seeds[0],
             "count_conflicts": False,
-            "unlearning": experiment.unlearning.model_copy(update={"rounds": grid.unlearning_rounds}),
-            "recovery": experiment.recovery.model_copy(update={"rounds": grid.recovery_rounds}),
+            "unlearning": _shortened(experiment.unlearning, grid.share),
+            "recovery": _shortened(experiment.recovery, grid.share),
         }
     )
     scores: dict[float, float] = {}
@@ -211,6 +212,10 @@ def _tuned(
     if scores[best] == -math.inf:
         raise FedUnlearnError(f"{row} fails at every learning rate of the grid: add smaller ones")
     return best
+
+
+def _shortened(stage: StagePlan, share: float) -> StagePlan:
+    return stage.model_copy(update={"rounds": math.ceil(share * stage.rounds)})
 
 
 def _score(run: Path) -> float:

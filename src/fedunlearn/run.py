@@ -146,9 +146,11 @@ def _round(
         )
 
     jobs = {client: complete(client, job) for client, job in phase.ask(request, before).items()}
+    asked_at = time.perf_counter()
     replies = federation.train(jobs) if jobs else Replies({})
+    answered_at = time.perf_counter()
     after = _heard(phase, request, before, jobs, replies)
-    seconds = time.perf_counter() - started
+    seconds, waited = time.perf_counter() - started, answered_at - asked_at
     moved = replace(progress, elapsed_rounds=progress.elapsed_rounds + (not after.status.failed), state=after)
     metrics: Metrics = {
         "phase": moved.phase,
@@ -173,7 +175,7 @@ def _round(
     metrics |= measure.training(replies, request)
     # What is done on public data is the server's own work.
     asked = {client: job for client, job in jobs.items() if client != request.public}
-    metrics |= measure.cost(asked, replies.of(asked), seconds)
+    metrics |= measure.cost(asked, replies.of(asked), seconds, seconds - waited)
     metrics["bytes_stored"] = measure.size(
         *after.memory.values(),
         *(array for name, array in request.history.items() if name.partition(" ")[0] in phase.needs),

@@ -9,8 +9,8 @@ from torch import Tensor
 from ..types import ClientId, Job, Metrics, Replies
 
 
-def cost(jobs: Mapping[ClientId, Job], replies: Replies, seconds: float) -> Metrics:
-    """Local trainings, bytes the server sent and received, and wall seconds.
+def cost(jobs: Mapping[ClientId, Job], replies: Replies, seconds: float, server: float) -> Metrics:
+    """Local trainings, bytes the server sent and received, wall seconds, and those of the server in them.
 
     A job without a local epoch is no training, and its reply has no displacement worth sending.
     """
@@ -26,6 +26,7 @@ def cost(jobs: Mapping[ClientId, Job], replies: Replies, seconds: float) -> Metr
             for client, reply in replies.items()
         ),
         "seconds": seconds,
+        "seconds_server": server,
     }
 
 
