@@ -25,9 +25,10 @@ from .experiment import (
     parse,
     perform,
 )
-from .record import read_json, read_metrics
+from .record import read_json
 from .registry import did_you_mean
-from .types import FedUnlearnError, Listener, Status
+from .report.results import score
+from .types import FedUnlearnError, Listener
 
 Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a run, given what to call it."""
@@ -187,9 +188,8 @@ def _tuned(
 ) -> float | None:
     """The rate whose short trial, on the first seed, ends best by training data alone; None if none matters.
 
-    The rule: accuracy of the retained clients on examples they trained on, less that of the backdoor on the
-    targets' own training pictures, at the end of the trial. No test data is looked at; but the backdoor's
-    accuracy is the ASR that tables show, because the paper measures it on training pictures.
+    The rule is ``score``. No test data is looked at; but the backdoor's accuracy is the ASR that tables show,
+    because the paper measures it on training pictures.
     """
     assert comparison.grid is not None
     grid, experiment = comparison.grid, comparison.columns[column][row]
@@ -207,22 +207,15 @@ def _tuned(
     for rate in grid.rates:
         run = folder / column / "trials" / row / repr(rate)
         _perform(_at(short, rate), run, folder, show, workers)
-        scores[rate] = _score(run)
-    best = max(scores, key=lambda rate: scores[rate])
-    if scores[best] == -math.inf:
+        if (reached := score(run)) is not None:
+            scores[rate] = reached
+    if not scores:
         raise FedUnlearnError(f"{row} fails at every learning rate of the grid: add smaller ones")
-    return best
+    return max(scores, key=lambda rate: scores[rate])
 
 
 def _shortened(stage: StagePlan, share: float) -> StagePlan:
     return stage.model_copy(update={"rounds": math.ceil(share * stage.rounds)})
-
-
-def _score(run: Path) -> float:
-    last = [row for row in read_metrics(run) if "r_seen" in row][-1]
-    if Status(read_json(run / "outcome.json")["status"]).failed:
-        return -math.inf
-    return float(last["r_seen"]) - float(last.get("asr", last.get("forget_acc", 0.0)))
 
 
 def _at(experiment: Experiment, rate: float) -> Experiment:

@@ -1,0 +1,169 @@
+"""Finished runs in about a kilobyte each: what the tables and figures of the documentation are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..record import read_json, read_metrics, write
+from ..types import FedUnlearnError, Metrics, Status
+
+FORMAT = "fedunlearn results 1"
+COSTS = ("local_trainings", "seconds", "seconds_server", "bytes_up", "bytes_down")
+COURSE = ("asr", "r_acc", "distance")
+DIGITS = 5
+
+Scores = Mapping[str, float]
+"""Evaluated metrics by key; ``r_acc client-3`` is one client's."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one run."""
+
+    column: str
+    row: str
+    seed: int
+    rate: float
+    """Learning rate of unlearning, or of recovery where a method has no other stage."""
+    status: str
+    model_sha256: str
+    before: Scores
+    """ω⁰, or the model that the method begins with."""
+    unlearned: Scores
+    """At the end of unlearning; empty where a method has no such stage."""
+    recovered: Scores
+    """At the end of post-training; empty where it was not reached."""
+    cost: Mapping[str, float]
+    """Sums over rounds; ``bytes_stored`` is the most at any time, ``conflicts`` a mean over unlearning."""
+    course: Mapping[str, Sequence[float | None]]
+    """ASR, R-Acc and distance after so many ``rounds``, both stages counted."""
+
+    @property
+    def failed(self) -> bool:
+        return Status(self.status).failed
+
+    def stage(self, number: int) -> Scores:
+        """0 is before, 1 unlearned, 2 recovered."""
+        return (self.before, self.unlearned, self.recovered)[number]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All finished runs of one scale, how they were set up, and the trials that chose their rates."""
+
+    scale: str
+    settings: Mapping[str, Mapping[str, Any]]
+    """By column: the experiment without method and rates."""
+    environments: Sequence[Mapping[str, str]]
+    trials: Mapping[str, Mapping[str, Mapping[str, float | None]]]
+    """Scores by column, row and rate; None where a trial failed."""
+    runs: Sequence[Result]
+
+    def of(self, column: str, row: str) -> list[Result]:
+        """One run for each seed."""
+        return [run for run in self.runs if (run.column, run.row) == (column, row)]
+
+
+def gather(folder: Path, scale: str) -> Results:
+    """What a folder of runs holds by now: COLUMN/seed-N/ROW and COLUMN/trials/ROW/RATE."""
+    runs: list[Result] = []
+    settings: dict[str, Mapping[str, Any]] = {}
+    environments: list[Mapping[str, str]] = []
+    for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
+        run = place.parent
+        config, made_with = read_json(run / "experiment.json"), read_json(run / "environment.json")
+        runs.append(summarise(run, config))
+        settings.setdefault(
+            runs[-1].column,
+            {key: config[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
+            | {key: config[key]["rounds"] for key in ("unlearning", "recovery")},
+        )
+        if made_with not in environments:
+            environments.append(made_with)
+    trials: dict[str, dict[str, dict[str, float | None]]] = {}
+    for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
+        column, _, row, rate = place.parent.relative_to(folder).parts
+        trials.setdefault(column, {}).setdefault(row, {})[rate] = score(place.parent)
+    return Results(scale, settings, environments, trials, runs)
+
+
+def summarise(run: Path, config: Mapping[str, Any]) -> Result:
+    """One finished run, from its folder COLUMN/seed-N/ROW."""
+    rows, outcome = read_metrics(run), read_json(run / "outcome.json")
+    evaluated = [row for row in rows if "r_acc" in row]
+    counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
+    cost = {key: sum(float(row.get(key, 0)) for row in rows) for key in COSTS}
+    cost["bytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0)
+    cost |= {"conflicts": fmean(counted)} if counted else {}
+    trains = any(row["stage"] == "unlearning" for row in rows)
+    return Result(
+        column=run.parent.parent.name,
+        row=run.name,
+        seed=int(config["seed"]),
+        rate=float(config["unlearning" if trains else "recovery"]["lr"]),
+        status=str(outcome["status"]),
+        model_sha256=str(outcome["model_sha256"]),
+        before=_scores(evaluated[:1]),
+        unlearned=_scores([row for row in evaluated if row["stage"] == "unlearning"]),
+        recovered=_scores([row for row in evaluated if row["stage"] == "post-training"]),
+        cost={key: round(value, DIGITS) for key, value in cost.items()},
+        course={"rounds": [float(row["elapsed"]) for row in evaluated]}
+        | {
+            key: [round(float(row[key]), DIGITS) if key in row else None for row in evaluated]
+            for key in COURSE
+        },
+    )
+
+
+def score(trial: Path) -> float | None:
+    """How well a trial ended, by training data alone; None where it failed.
+
+    That is the accuracy of the retained clients less the backdoor's on the targets' own pictures.
+    """
+    if Status(read_json(trial / "outcome.json")["status"]).failed:
+        return None
+    last = [row for row in read_metrics(trial) if "r_seen" in row][-1]
+    return float(last["r_seen"]) - float(last.get("asr", last.get("forget_acc", 0.0)))
+
+
+def _scores(evaluated: Sequence[Metrics]) -> Scores:
+    measures = ("asr", "r_acc", "forget_acc", "target_acc", "distance")
+    return {
+        key: round(float(value), DIGITS)
+        for row in evaluated[-1:]
+        for key, value in row.items()
+        if key.startswith(measures)
+    }
+
+
+def save(results: Results, path: Path) -> None:
+    """As JSON, one run on a line, so that a change shows which runs it changes."""
+    head = {"format": FORMAT} | {key: value for key, value in asdict(results).items() if key != "runs"}
+    lines = [f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}," for key, value in head.items()]
+    runs = ",\n".join(json.dumps(asdict(run), sort_keys=True) for run in results.runs)
+    write(path, ("{" + "\n".join(lines) + '\n"runs": [\n' + runs + "\n]}\n").encode())
+
+
+def load(path: Path) -> Results:
+    """What ``save`` wrote."""
+    values = read_json(path)
+    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+        raise FedUnlearnError(f"{path} holds no results of fedunlearn: name a file that it wrote")
+    return Results(**values | {"runs": [Result(**run) for run in values["runs"]]})
+
+
+def mean(found: Sequence[Scores], key: str) -> float | None:
+    """Over those that have the number; None where none has."""
+    values = [of[key] for of in found if key in of]
+    return fmean(values) if values else None
+
+
+def retained(scores: Scores) -> Iterator[tuple[str, float]]:
+    """Each retained client's accuracy, in the order of their numbers."""
+    found = {key.removeprefix("r_acc "): value for key, value in scores.items() if key.startswith("r_acc ")}
+    yield from sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
