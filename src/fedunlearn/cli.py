@@ -16,6 +16,7 @@ from rich.table import Table
 from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
+    from .comparison import Comparison
     from .experiment import Experiment
     from .types import Listener, Outcome
 
@@ -136,41 +137,92 @@ def compare(
 
     The folder is runs/NAME, followed by scale and overrides, unless --out names another.
     """
-    from .comparison import carry_out, read_comparison
-    from .record import read_json, write
-    from .report import Display
-    from .report.comparison import markdown, shown
-    from .types import Status
+    from .comparison import read_comparison
+    from .record import write
+    from .report.comparison import markdown
 
     wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
     folder = folder or Path("runs") / "-".join(name)
 
-    def show(what: str) -> Display:
-        out.print(what)
-        return Display(out)
-
-    try:
-        carry_out(wanted, folder, show, workers=workers)
-    except KeyboardInterrupt:
-        _fail(f"interrupted; the same command goes on in {folder}", 130)
+    _carry_out_all(wanted, folder, workers)
     for column in wanted.columns:
         out.print(f"\n[bold]{column or wanted.name}[/bold]")
         for lines in _tables(wanted.places(folder, column), at or []):
-            table = shown(lines)
-            if Measurement.get(out, out.options, table).maximum <= out.width:
-                out.print(table, end="\n\n")
-            else:  # nothing is cut off where it does not fit
-                print(markdown(lines), end="\n\n")
-        for run in (run for of in wanted.places(folder, column).values() for run in of):
-            ended = read_json(run / "outcome.json")
-            if Status(ended["status"]).failed:
-                out.print(f"{run.name}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
+            _print_table(lines)
+        _print_failures(wanted, folder, column)
         # Of all rows that there are, whichever were wanted now.
         lasting = map(markdown, _tables(wanted.places(folder, column, listed=True), at or []))
         write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
         _html(folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
+
+
+@app.command(epilog="Example: fedunlearn reproduce table1 --scale laptop --seeds 3")
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table or figure; lists them if not given.")] = None,
+    scale: Annotated[str, typer.Option("--scale", help="paper, or laptop: smaller.")] = "laptop",
+    only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    folder: Out = None,
+    workers: Workers = None,
+) -> None:
+    """Run a table or figure of the paper, and show ours, the paper's and the difference.
+
+    Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
+    """
+    from .report.results import gather
+    from .report.side_by_side import counted, grid, meaning, setup
+    from .reproduction import beside, plan, titles, write_tables
+
+    if name is None:
+        _list(["name", "what it is"], ([name, title] for name, title in titles().items()))
+        return
+    wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
+    folder = folder or Path("runs") / f"reproduce-{scale}"
+    _carry_out_all(wanted, folder, workers)
+    found = gather(folder, scale)
+    cells = beside(wanted, found)
+    for column in wanted.columns:
+        out.print(f"\n[bold]{column}[/bold]  {setup(found.settings[column])}", soft_wrap=True)
+        _print_table(grid(cells, column))
+        _print_failures(wanted, folder, column)
+    out.print(f"{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
+    for path in write_tables(folder, name, cells, found):
+        out.print(str(path), soft_wrap=True)
+
+
+def _carry_out_all(wanted: Comparison, folder: Path, workers: int | None) -> None:
+    """The runs of a comparison that are missing, in one display."""
+    from .comparison import carry_out, missing
+    from .report import Display
+
+    try:
+        with Display(out, runs=missing(wanted, folder)) as display:
+            carry_out(wanted, folder, display.run, workers=workers)
+    except KeyboardInterrupt:
+        _fail(f"interrupted; the same command goes on in {folder}", 130)
+
+
+def _print_table(lines: list[list[str]]) -> None:
+    """Nothing is cut off where it does not fit: then it is Markdown."""
+    from .report.comparison import markdown, shown
+
+    table = shown(lines)
+    if Measurement.get(out, out.options, table).maximum <= out.width:
+        out.print(table, end="\n\n")
+    else:
+        print(markdown(lines), end="\n\n")
+
+
+def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
+    from .record import read_json
+    from .types import Status
+
+    for run in (run for of in wanted.places(folder, column).values() for run in of):
+        ended = read_json(run / "outcome.json")
+        if Status(ended["status"]).failed:
+            out.print(f"{run.name}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
 
 
 def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:

@@ -84,6 +84,10 @@ def _place(folder: Path, column: str, seed: int, row: str) -> Path:
     return folder / column / f"seed-{seed}" / row
 
 
+def _trial(folder: Path, column: str, row: str, rate: float) -> Path:
+    return folder / column / "trials" / row / repr(rate)
+
+
 def read_comparison(
     path: Path,
     overrides: Iterable[str] = (),
@@ -171,30 +175,48 @@ def _chosen(
     return dict(tables) if names is None else {name: tables[name] for name in names}
 
 
+def missing(comparison: Comparison, folder: Path) -> int:
+    """How many runs have not ended, trials among them."""
+    wanted: list[Path] = []
+    for column, rows in comparison.columns.items():
+        for row, experiment in rows.items():
+            wanted += comparison.places(folder, column)[row]
+            if comparison.grid is not None and _rate_matters(experiment):
+                wanted += [_trial(folder, column, row, rate) for rate in comparison.grid.rates]
+    return sum(not (run / "outcome.json").exists() for run in wanted)
+
+
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
     """Performs what is missing, goes on with what was cut off, and leaves alone what has ended."""
     for seed in comparison.seeds:
         for column, rows in comparison.columns.items():
             for row, experiment in rows.items():
                 chosen = experiment.model_copy(update={"seed": seed})
-                if comparison.grid is not None:
-                    rate = _tuned(comparison, folder, column, row, show, workers)
-                    chosen = chosen if rate is None else _at(chosen, rate)
+                if comparison.grid is not None and _rate_matters(experiment):
+                    rate = _tuned(comparison, comparison.grid, folder, column, row, show, workers)
+                    chosen = _at(chosen, rate)
                 _perform(chosen, _place(folder, column, seed, row), folder, show, workers)
 
 
+def _rate_matters(experiment: Experiment) -> bool:
+    return experiment.phases() != _at(experiment, 2 * experiment.unlearning.lr).phases()
+
+
 def _tuned(
-    comparison: Comparison, folder: Path, column: str, row: str, show: Show, workers: int | None
-) -> float | None:
-    """The rate whose short trial, on the first seed, ends best by training data alone; None if none matters.
+    comparison: Comparison,
+    grid: Grid,
+    folder: Path,
+    column: str,
+    row: str,
+    show: Show,
+    workers: int | None,
+) -> float:
+    """The rate whose short trial, on the first seed, ends best by training data alone.
 
     The rule is ``score``. No test data is looked at; but the backdoor's accuracy is the ASR that tables show,
     because the paper measures it on training pictures.
     """
-    assert comparison.grid is not None
-    grid, experiment = comparison.grid, comparison.columns[column][row]
-    if experiment.phases() == _at(experiment, 2 * experiment.unlearning.lr).phases():
-        return None
+    experiment = comparison.columns[column][row]
     short = experiment.model_copy(
         update={
             "seed": comparison.seeds[0],
@@ -205,7 +227,7 @@ def _tuned(
     )
     scores: dict[float, float] = {}
     for rate in grid.rates:
-        run = folder / column / "trials" / row / repr(rate)
+        run = _trial(folder, column, row, rate)
         _perform(_at(short, rate), run, folder, show, workers)
         if (reached := score(run)) is not None:
             scores[rate] = reached

@@ -115,3 +115,31 @@ def test_a_resumed_bar_starts_where_the_run_stopped():
 def test_no_bar_in_ci_or_on_a_dumb_terminal(terminal, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     assert "━" not in on_terminal(event(0, 4, **SCORES))
+
+
+def test_many_runs_are_named_and_counted_in_plain_lines():
+    console = Console(file=io.StringIO(), width=100)
+    with Display(console, runs=2) as display:
+        for name in ("seed-1/fedosd", "seed-1/puf"):
+            with display.run(name) as listener:
+                listener(start())
+                listener(event(1, 3, **SCORES))
+    assert console.file.getvalue().splitlines() == [
+        "seed-1/fedosd (1 of 2)",
+        "post-training 3/3  ASR 0.125  R-Acc 0.750",
+        "seed-1/puf (2 of 2)",
+        "post-training 3/3  ASR 0.125  R-Acc 0.750",
+    ]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_many_runs_share_one_display():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Display(console, runs=2) as display:
+        for name in ("seed-1/fedosd", "seed-1/puf"):
+            with display.run(name) as listener:
+                listener(event(0, 1, **SCORES))
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).split("all runs")[-1]
+    assert "2/2" in last
+    assert "seed-1/puf" in last
+    assert last.count("unlearning") == 1

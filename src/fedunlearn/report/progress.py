@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -15,12 +17,17 @@ QUIET_SECONDS = 10.0
 
 
 class Display:
-    """A listener that shows how far each stage is, with the last ASR and R-Acc, and the time left."""
+    """A listener that shows how far each stage is, with the last ASR and R-Acc, and the time left.
 
-    def __init__(self, console: Console) -> None:
+    Where there are many ``runs``, it shows how many are over, and the stages of the present one.
+    """
+
+    def __init__(self, console: Console, runs: int = 0) -> None:
         self._console = console
+        self._runs, self._run = runs, 0
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
         self._bars = _bars(console) if live else None
+        self._all: TaskID | None = None
         self._tasks: dict[int, TaskID] = {}
         self._seen: dict[str, float] = {}
         self._stages: set[Stage] = set()
@@ -37,11 +44,30 @@ class Display:
         if self._bars is not None:
             self._bars.stop()
 
+    @contextmanager
+    def run(self, name: str) -> Iterator[Display]:
+        """For one of many runs."""
+        self._run += 1
+        self._seen, self._stages = {}, set()
+        if self._bars is None:
+            self._console.print(f"{name} ({self._run} of {self._runs})", highlight=False)
+            yield self
+            return
+        if self._all is None:
+            self._all = self._bars.add_task("all runs", total=self._runs, scores="")
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._tasks = {}
+        self._bars.update(self._all, scores=name)
+        yield self
+        self._bars.update(self._all, completed=self._run)
+
     def __call__(self, event: Event) -> None:
         self._seen |= {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}
         phase, state = event.phases[event.progress.phase], event.progress.state
         if event.metrics["stage"] == "start":
-            if phase.stage is not Stage.PRETRAINING and Stage.PRETRAINING not in self._stages:
+            trained = phase.stage is Stage.PRETRAINING or Stage.PRETRAINING in self._stages
+            if not self._runs and not trained:
                 self._console.print("ω⁰ taken from the cache")
             return
         self._stages.add(phase.stage)

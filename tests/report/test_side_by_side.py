@@ -1,0 +1,252 @@
+"""Results as files, and our numbers beside the paper's."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from fedunlearn import FedUnlearnError
+from fedunlearn.report.paper import lookup
+from fedunlearn.report.results import Result, Results, gather, load, retained, save, score
+from fedunlearn.report.side_by_side import (
+    as_csv,
+    as_latex,
+    as_markdown,
+    counted,
+    grid,
+    meaning,
+    setup,
+    side_by_side,
+)
+
+
+def result(row, seed=1, *, column="fmnist-pat-50", unlearned=None, recovered=None, **cost):
+    scores = {"asr": 0.9, "r_acc": 0.8, "r_acc_std": 0.1, "r_acc_worst": 0.7, "r_acc_best": 0.9}
+    return Result(
+        column=column,
+        row=row,
+        seed=seed,
+        rate=0.025,
+        status="done",
+        model_sha256="0" * 64,
+        before=scores,
+        unlearned={**scores, **unlearned} if unlearned else {},
+        recovered={**scores, **recovered} if recovered else {},
+        cost={"seconds": 10.0, "seconds_server": 1.0, **cost},
+        course={"rounds": [0.0], "asr": [0.9], "r_acc": [0.8], "distance": [0.0]},
+    )
+
+
+def settings(**changes):
+    return {
+        "model": "mlp",
+        "data": {"dataset": "fmnist", "partition": "pat-50", "clients": 10, "fraction": 0.1} | changes,
+        "training": {"epochs": 1, "batch_size": 50},
+        "pretraining": {"rounds": 300},
+        "unlearning": 50,
+        "recovery": 50,
+    }
+
+
+RUNS = [
+    result("retrain", 1, recovered={"asr": 0.01}),
+    result("retrain", 2, recovered={"asr": 0.03}),
+    result("fedosd", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.02}, conflicts=0.0),
+    result("fedosd", 2, unlearned={"asr": 0.0}, recovered={"asr": 0.04}, conflicts=0.5),
+]
+MADE = Results("laptop", {"fmnist-pat-50": settings()}, [{"torch": "2"}], {"c": {"r": {"0.1": None}}}, RUNS)
+
+
+def table(name="table1", results=MADE, rows=("retrain", "fedosd")):
+    return side_by_side(results, ["fmnist-pat-50", "fmnist-iid"], rows, name)
+
+
+def printed(row, stage, name="table1"):
+    found = lookup(dataset="fmnist", partition="pat-50", row=row, stage=stage)
+    return next(cell for cell in found if cell.table == name)
+
+
+def test_each_number_stands_beside_that_of_the_paper():
+    cells = {(cell.row, cell.stage, cell.measure): cell for cell in table()}
+    assert cells["retrain", 2, "asr"].ours == (0.01, 0.03)
+    assert cells["retrain", 2, "asr"].paper == printed("retrain", 2).asr == 0.002
+    assert cells["retrain", 2, "asr"].difference == pytest.approx(0.018)
+    assert cells["omega0", 0, "r_acc"].paper == printed("omega0", 0).r_acc
+    assert cells["fedosd", 1, "r_acc_std"].paper == printed("fedosd", 1).r_acc_std
+    assert ("retrain", 1, "asr") not in cells
+    assert {measure for _, _, measure in cells} == {"asr", "r_acc", "r_acc_std"}
+
+
+def test_rows_come_in_the_order_of_the_paper_and_missing_ones_are_left_out():
+    lines = grid(table(rows=("fedosd", "mode", "retrain")), "fmnist-pat-50")
+    assert [line[0] for line in lines] == ["", "ω⁰", "retrain", "fedosd¹", "fedosd²"]
+    assert lines[0][1:4] == ["ASR", "paper", "Δ"]
+    assert lines[2][1:4] == [".020 ±.014", ".002", "+.018"]
+    assert lines[3][1:4] == [".000 ±.000", ".000", "+.000"]
+
+
+def test_a_table_takes_its_own_number_where_the_paper_prints_two():
+    ours = [result("fedosd", column="cifar10-pat-50", unlearned={"asr": 0.0}, recovered={"asr": 0.0})]
+    made = Results("paper", {"cifar10-pat-50": settings(dataset="cifar10")}, [], {}, ours)
+
+    def number(name):
+        cells = side_by_side(made, ["cifar10-pat-50"], ["fedosd"], name)
+        return next(cell.paper for cell in cells if (cell.stage, cell.measure) == (2, "asr"))
+
+    assert (number("table1"), number("ablation")) == (0.016, 0.024)
+
+
+def test_a_row_that_only_another_table_prints_is_looked_up_there():
+    ours = [result("fedosd-m6", unlearned={"asr": 0.1})]
+    cells = side_by_side(
+        Results("laptop", MADE.settings, [], {}, ours), ["fmnist-pat-50"], ["fedosd-m6"], "ablation"
+    )
+    assert (
+        next(c.paper for c in cells if c.stage == 1 and c.measure == "asr")
+        == printed("fedosd-m6", 1, "ablation-m6").asr
+    )
+
+
+def test_conflicts_and_seconds_are_costs():
+    seconds = {(c.row, c.stage, c.measure): c for c in table("runtime")}
+    assert seconds["fedosd", 2, "seconds"].ours == (9.0, 9.0)
+    assert seconds["fedosd", 2, "seconds"].paper == 65.16
+    assert seconds["fedosd", 2, "seconds_server"].ours == (1.0, 1.0)
+    counts = {(c.row, c.stage, c.measure): c for c in table("conflicts")}
+    assert counts["fedosd", 1, "conflicts"].ours == (0.0, 0.5)
+    assert counts["fedosd", 1, "conflicts"].paper is None  # the paper shows other data
+
+
+def test_what_the_paper_does_not_print_is_shown_without_it():
+    lines = grid(table(""), "fmnist-pat-50")
+    assert lines[0][1::3] == ["ASR", "R-Acc", "worst", "best"]
+    other = Results("laptop", {"fmnist-pat-50": settings(clients=7)}, [], {}, RUNS)
+    assert {cell.paper for cell in table(results=other)} == {None}
+    assert "the paper prints 0 of" in counted(table(results=other))
+
+
+def test_a_part_of_a_data_set_is_compared_with_the_whole():
+    whole = Results("laptop", {"fmnist-pat-50": settings(dataset="cifar100", partition="iid")}, [], {}, RUNS)
+    part = Results(
+        "laptop", {"fmnist-pat-50": settings(dataset="cifar100-test", partition="iid")}, [], {}, RUNS
+    )
+    assert [cell.paper for cell in table("cifar100", part)] == [
+        cell.paper for cell in table("cifar100", whole)
+    ]
+    assert any(cell.paper is not None for cell in table("cifar100", part))
+
+
+def test_near_numbers_are_counted():
+    cells = [cell for cell in table("ablation") if cell.row != "retrain"]
+    near = sum(abs(cell.difference) <= 0.05 for cell in cells if cell.difference is not None)
+    assert 0 < near < len(cells)
+    assert counted(cells) == (
+        f"{len(cells)} numbers; the paper prints {len(cells)} of the accuracies among them, "
+        f"and {near} of ours are within ±0.05 of its."
+    )
+
+
+def test_csv_has_one_number_on_a_line():
+    lines = list(csv.DictReader(io.StringIO(as_csv(table()))))
+    assert len(lines) == len(table())
+    first = next(line for line in lines if (line["row"], line["measure"]) == ("retrain", "asr"))
+    assert (first["ours"], first["deviation"], first["paper"], first["difference"]) == (
+        "0.02000",
+        "0.01414",
+        "0.002",
+        "0.01800",
+    )
+    assert first["seeds"] == "2"
+
+
+def test_latex_has_the_layout_of_the_paper():
+    text = as_latex(table(), "Table 1.")
+    assert text.startswith("% Table 1.\n\\begin{tabular}{lrrr}\n")
+    assert r"\multicolumn{3}{c}{fmnist-pat-50}" in text
+    assert r"fedosd$^1$ & .000$\pm$.000 (.000) & " in text
+    assert text.endswith("\\bottomrule\n\\end{tabular}\n")
+    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
+    assert all(line.count("&") == 3 for line in body.splitlines()[1:])
+
+
+def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
+    text = as_markdown(table(), MADE)
+    assert "**fmnist-pat-50**, scale laptop: fmnist (10% of the examples), pat-50, 10 clients, mlp" in text
+    assert "300 rounds of pre-training, 50 + 50 rounds after the request" in text
+    assert "over up to 2 seeds" in text
+    assert "one seed, so there is no ±" in meaning(
+        table(results=Results("x", MADE.settings, [], {}, RUNS[:1]))
+    )
+    assert "5 local epochs" in setup(settings() | {"training": {"epochs": 5, "batch_size": 50}})
+
+
+def test_results_come_back_from_their_file(tmp_path):
+    path = tmp_path / "results.json"
+    save(MADE, path)
+    assert load(path) == MADE
+    json.loads(path.read_text())  # strict JSON: no NaN, no Infinity
+    assert path.read_text().count("\n") < 15  # one run on a line
+    save(load(path), tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text('{"runs": []}')
+    with pytest.raises(FedUnlearnError, match="holds no results of fedunlearn"):
+        load(tmp_path / "other.json")
+
+
+def test_a_folder_of_runs_is_gathered(tmp_path):
+    rows = [
+        {"stage": "start", "elapsed": 0, "distance": 0.0, "asr": 0.9, "r_acc": 0.8, "r_acc client-2": 0.8},
+        {
+            "stage": "unlearning",
+            "elapsed": 1,
+            "distance": 1.0,
+            "conflicts": 2,
+            "seconds": 1.5,
+            "bytes_stored": 8,
+        },
+        {
+            "stage": "unlearning",
+            "elapsed": 2,
+            "distance": 1.5,
+            "conflicts": 1,
+            "seconds": 1.5,
+            "asr": 0.1,
+            "r_acc": 0.7,
+            "r_acc client-10": 0.5,
+            "r_acc client-2": 0.6,
+            "r_seen": 0.9,
+        },
+    ]
+    for place in ("mine/seed-4/fedosd", "mine/trials/fedosd/0.1"):
+        run = tmp_path / place
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = settings() | {key: {"rounds": 2, "lr": 0.1} for key in ("unlearning", "recovery")}
+        (run / "experiment.json").write_text(json.dumps({**config, "seed": 4, "backdoor": {}}))
+        (run / "environment.json").write_text("{}")
+        (run / "outcome.json").write_text('{"status": "done", "model_sha256": "abc"}')
+    (tmp_path / "mine/seed-4/unfinished").mkdir()
+    found = gather(tmp_path, "laptop")
+    (run,) = found.of("mine", "fedosd")
+    assert (run.seed, run.rate, run.before["asr"], run.unlearned["asr"], run.recovered) == (
+        4,
+        0.1,
+        0.9,
+        0.1,
+        {},
+    )
+    assert run.cost["conflicts"] == 1.5
+    assert run.cost["seconds"] == 3.0
+    assert run.cost["bytes_stored"] == 8
+    assert run.course["rounds"] == [0, 2]
+    assert list(retained(run.unlearned)) == [("client-2", 0.6), ("client-10", 0.5)]
+    assert found.trials == {"mine": {"fedosd": {"0.1": pytest.approx(0.8)}}}
+    assert found.settings["mine"]["unlearning"] == 2
+    (tmp_path / "mine/trials/fedosd/0.1/outcome.json").write_text('{"status": "diverged"}')
+    assert score(tmp_path / "mine/trials/fedosd/0.1") is None

@@ -1,0 +1,128 @@
+"""A table of the paper, run small, from one command to the files it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedunlearn import FedUnlearnError, cli, reproduction
+from fedunlearn.comparison import missing
+from fedunlearn.report.paper import printed
+from fedunlearn.report.results import load
+
+PROTOCOL = """
+name = "paper"
+model = "lenet5"
+[data]
+dataset = "fashion-demo"
+clients = 4
+fraction = 0.05
+[training]
+batch_size = 20
+[pretraining]
+rounds = 2
+[unlearning]
+rounds = 2
+[recovery]
+rounds = 1
+[grid]
+rates = [0.001, 0.02]
+share = 0.5
+[scale.laptop.data]
+fraction = 0.04
+[columns.a]
+data.partition = "pat-50"
+[columns.b]
+data.partition = "iid"
+[methods.retrain]
+[methods.fedosd]
+[methods.finetune]
+"""
+TABLE = """# Table 1: small.
+extends = "protocol.toml"
+paper = "table1"
+[show]
+columns = ["a"]
+rows = ["retrain", "fedosd"]
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A protocol on embedded data in place of the paper's."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    (folder / "protocol.toml").write_text(PROTOCOL)
+    (folder / "table1.toml").write_text(TABLE)
+    (folder / "other.toml").write_text(
+        TABLE.replace("Table 1: small.", "Other.").replace('"fedosd"', '"finetune"')
+    )
+    monkeypatch.setattr(reproduction, "FILES", folder)
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def reproduce(*arguments: str) -> str:
+    ended = CliRunner().invoke(cli.app, ["reproduce", *arguments, "--workers", "1"])
+    if ended.exception is not None:
+        raise ended.exception
+    return ended.output
+
+
+def test_every_table_and_figure_of_the_paper_has_a_file():
+    assert {of.table for of in printed()} - {"ablation-m6"} <= set(reproduction.titles())
+    assert {"radar", "curves"} <= set(reproduction.titles())
+    assert all(title.endswith(".") for title in reproduction.titles().values())
+
+
+@pytest.mark.usefixtures("files")
+def test_one_command_runs_what_is_missing_and_ends_with_the_table(tmp_path):
+    first = reproduce("table1", "--seeds", "2")
+    # Two trials for the one method whose rate matters, two methods, two seeds.
+    assert "(6 of 6)" in first
+    assert "ω⁰" in first
+    assert "fedosd²" in first
+    folder = Path("runs/reproduce-laptop")
+    assert {path.name for path in folder.iterdir()} >= {
+        "table1.md",
+        "table1.csv",
+        "table1.tex",
+        "results.json",
+    }
+    found = load(folder / "results.json")
+    assert {(run.row, run.seed) for run in found.runs} == {
+        (r, s) for r in ("retrain", "fedosd") for s in (1, 2)
+    }
+    assert found.settings["a"]["data"]["fraction"] == 0.04
+    best = max(found.trials["a"]["fedosd"].items(), key=lambda item: item[1])[0]
+    assert {run.rate for run in found.of("a", "fedosd")} == {float(best)}
+    again = reproduce("table1", "--seeds", "2")
+    assert " of 6)" not in again
+    assert "fedosd²" in again
+
+
+@pytest.mark.usefixtures("files")
+def test_tables_of_one_scale_share_their_runs():
+    reproduce("table1", "--seeds", "1")
+    other = reproduction.plan("other", scale="laptop", only=[], seeds=1)
+    # Retrain is there already; fine-tuning and its two trials are not.
+    assert missing(other, Path("runs/reproduce-laptop")) == 3
+
+
+@pytest.mark.usefixtures("files")
+def test_without_a_name_they_are_listed():
+    listed = reproduce()
+    assert "Table 1: small." in listed
+    assert "protocol" not in listed
+
+
+@pytest.mark.usefixtures("files")
+def test_unknown_names_get_a_suggestion():
+    with pytest.raises(FedUnlearnError, match="did you mean 'table1'"):
+        reproduce("tabel1")
+    with pytest.raises(FedUnlearnError, match="has no scale 'labtop'; did you mean 'laptop'"):
+        reproduce("table1", "--scale", "labtop")
