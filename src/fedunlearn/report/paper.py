@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ..registry import did_you_mean
-from ..types import FedUnlearnError
+from ..types import FedUnlearnError, Status
+from .results import Result, Results
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,47 @@ def lookup(
     """Each place where the paper prints this, in its order; none where it does not."""
     wanted = (dataset, partition, row, stage, clients, epochs)
     return [p for p in printed() if (p.dataset, p.partition, p.row, p.stage, p.clients, p.epochs) == wanted]
+
+
+@cache
+def as_results() -> Results:
+    """The same in the shape of finished runs; of two numbers for one, that of the earlier table."""
+    keys = (
+        "asr",
+        "r_acc",
+        "r_acc_std",
+        "r_acc_worst",
+        "r_acc_best",
+        "conflicts",
+        "seconds",
+        "seconds_server",
+    )
+    found: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
+    for entry in printed():
+        values = {key: value for key in keys if (value := getattr(entry, key)) is not None}
+        known = found[_column(entry), entry.row, entry.stage]
+        known |= values | known
+    runs = [
+        Result(
+            column=column,
+            row=row,
+            seed=0,
+            rate=0.0,
+            status=Status.DONE,
+            model_sha256="",
+            before=found.get((column, "omega0", 0), {}),
+            unlearned=found.get((column, row, 1), {}),
+            recovered=found.get((column, row, 2), {}),
+            cost=found.get((column, row, 1), {}) | found.get((column, row, 2), {}),
+            course={},
+        )
+        for column, row in dict.fromkeys((column, row) for column, row, stage in found if stage)
+    ]
+    return Results("paper", {}, [], {}, runs)
+
+
+def _column(entry: Printed) -> str:
+    """As the protocol calls it."""
+    clients = f"-m{entry.clients}" if entry.clients != 10 else ""
+    epochs = f"-e{entry.epochs}" if entry.epochs != 1 else ""
+    return f"{entry.dataset}-{entry.partition}{clients}{epochs}"

@@ -1,0 +1,148 @@
+"""Comparisons of the numbers in results that say which numbers decided them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .results import Result, Results, Scores, mean
+
+NAMES = {"asr": "ASR", "r_acc": "R-Acc", "r_acc_worst": "worst", "r_acc_std": "std", "distance": "distance"}
+COSTS = {"conflicts": "NC", "seconds": "seconds", "seconds_server": "server's seconds"}
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    MISSING = "not run"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A number, the mean over seeds, as it is shown; no value where nothing was measured."""
+
+    text: str
+    value: float | None
+
+
+Found = tuple[Verdict, tuple[str, ...]]
+"""A verdict, and the numbers that decided it or are missing for it."""
+Term = Callable[[Results, str], Seen]
+Check = Callable[[Results, str], Found]
+"""Both from results and a column."""
+
+
+def score(key: str, stage: int, row: str) -> Term:
+    """At the end of a stage, 0 to 2; a failed run that did not reach it counts as it ended."""
+
+    def ended(run: Result) -> Scores:
+        reached = [run.stage(number) for number in range(stage, -1, -1)]
+        return next((of for of in reached if of), {}) if run.failed else reached[0]
+
+    def read(results: Results, column: str) -> Seen:
+        runs = results.of(column, row)
+        value = mean([ended(run) for run in runs], key)
+        return _seen(f"{row} {NAMES[key]}{'⁰¹²'[stage]}", value, runs if stage else ())
+
+    return read
+
+
+def cost(key: str, row: str) -> Term:
+    """Of a whole run; zero seconds were not measured, and those of a busy machine say little."""
+
+    def read(results: Results, column: str) -> Seen:
+        runs = results.of(column, row)
+        taken = [run.cost for run in runs if key == "conflicts" or run.cost.get(key)]
+        return _seen(f"{row} {COSTS[key]}", mean(taken, key), runs)
+
+    return read
+
+
+def course(key: str, share: float, row: str) -> Term:
+    """When first evaluated after this share of the rounds of unlearning; a failed run counts as it ended."""
+
+    def read(results: Results, column: str) -> Seen:
+        runs = results.of(column, row)
+        planned = results.settings.get(column, {}).get("unlearning", 0)
+        start = max(1.0, share * planned)
+        found = []
+        for run in runs:
+            pairs = zip(run.course.get("rounds", ()), run.course.get(key, ()), strict=True)
+            known = [(at, value) for at, value in pairs if at and value is not None]
+            due = [pair for pair in known if start <= pair[0] <= planned] or known[-1:] * run.failed
+            found += [{key: value} for _, value in due[:1]]
+        when = f"after {start:g} rounds" if share else "when first evaluated"
+        return _seen(f"{row} {NAMES[key]} {when}", mean(found, key), runs)
+
+    return read
+
+
+def _seen(name: str, value: float | None, runs: Sequence[Result]) -> Seen:
+    if value is None:
+        return Seen(f"no {name}", None)
+    text = f"{value:.3f}".removeprefix("0") if value < 10 else f"{value:.1f}"
+    failed = Counter(run.status for run in runs if run.failed)
+    said = ", ".join(f"{count} of {len(runs)} {status}" for status, count in failed.items())
+    return Seen(f"{name} {text}" + (f" ({said})" if said else ""), value)
+
+
+def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 1.0) -> Check:
+    """The left is no more than ``times`` the right plus ``plus``."""
+
+    def check(results: Results, column: str) -> Found:
+        a = left(results, column)
+        b = right(results, column) if callable(right) else Seen("", right)
+        if a.value is None or b.value is None:
+            return Verdict.MISSING, tuple(seen.text for seen in (a, b) if seen.value is None)
+        excess = round(a.value - times * b.value - plus, 9)  # so that .05 is no more than .03 + .02
+        texts = tuple(seen.text for seen in (a, b) if seen.text)
+        return Verdict.HOLDS if excess <= 0 else Verdict.FAILS, texts
+
+    return check
+
+
+def above(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 1.0) -> Check:
+    """The left is more than ``times`` the right plus ``plus``."""
+    other = {Verdict.HOLDS: Verdict.FAILS, Verdict.FAILS: Verdict.HOLDS, Verdict.MISSING: Verdict.MISSING}
+
+    def check(results: Results, column: str) -> Found:
+        verdict, texts = at_most(left, right, plus=plus, times=times)(results, column)
+        return other[verdict], texts
+
+    return check
+
+
+def every(checks: Iterable[Check]) -> Check:
+    """One that fails decides; after it, one that is missing."""
+    return _first((Verdict.FAILS, Verdict.MISSING, Verdict.HOLDS), tuple(checks))
+
+
+def some(checks: Iterable[Check]) -> Check:
+    """One that holds decides; after it, one that is missing."""
+    return _first((Verdict.HOLDS, Verdict.MISSING, Verdict.FAILS), tuple(checks))
+
+
+def _first(order: Sequence[Verdict], checks: Sequence[Check]) -> Check:
+    def check(results: Results, column: str) -> Found:
+        found = [part(results, column) for part in checks]
+        verdict = next(one for one in order if any(got is one for got, _ in found))
+        return verdict, tuple(dict.fromkeys(text for got, texts in found if got is verdict for text in texts))
+
+    return check
+
+
+def anywhere(columns: Iterable[str], check: Check) -> Check:
+    """In at least one of these columns, whichever is asked for."""
+
+    def within(column: str) -> Check:
+        def bound(results: Results, _: str) -> Found:
+            verdict, texts = check(results, column)
+            return verdict, tuple(f"{column}: {text}" for text in texts)
+
+        return bound
+
+    return some(within(column) for column in columns)
