@@ -176,6 +176,18 @@ def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, 
     assert perform(comparison, tmp_path / "runs") == []
 
 
+def test_a_data_set_that_is_not_there_is_missed_before_anything_runs(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDUNLEARN_DATA", str(tmp_path / "nothing"))
+    columns = '[columns.here]\n[columns.elsewhere]\ndata.dataset = "cifar10"\n'
+    comparison = read_comparison(write(BASE + ROWS + columns))
+    with pytest.raises(FedUnlearnError, match=r"'cifar10'.* name other columns than elsewhere with --only"):
+        perform(comparison, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    assert perform(
+        read_comparison(write(BASE + ROWS + columns), only=["here", "loud"], seeds=1), tmp_path / "runs"
+    )
+
+
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_files_of_the_package_are_comparisons(path):
     if path.stem == "fedosd":

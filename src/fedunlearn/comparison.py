@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from .data import load
 from .experiment import (
     Count,
     Experiment,
@@ -188,6 +189,7 @@ def missing(comparison: Comparison, folder: Path) -> int:
 
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
     """Performs what is missing, goes on with what was cut off, and leaves alone what has ended."""
+    _require_data(comparison, folder)
     for seed in comparison.seeds:
         for column, rows in comparison.columns.items():
             for row, experiment in rows.items():
@@ -196,6 +198,25 @@ def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int 
                     rate = _tuned(comparison, comparison.grid, folder, column, row, show, workers)
                     chosen = _at(chosen, rate)
                 _perform(chosen, _place(folder, column, seed, row), folder, show, workers)
+
+
+def _require_data(comparison: Comparison, folder: Path) -> None:
+    """Reads each data set once: hours of runs should not end at one that is not there."""
+    read = set()
+    for column, rows in comparison.columns.items():
+        places = [run for runs in comparison.places(folder, column).values() for run in runs]
+        data = next(iter(rows.values())).data
+        wanted = (data.dataset, data.directory)
+        if wanted in read or all((run / "outcome.json").exists() for run in places):
+            continue
+        try:
+            load(*wanted)
+        except FedUnlearnError as error:
+            other = (
+                f"; or name other columns than {column} with --only" if len(comparison.columns) > 1 else ""
+            )
+            raise FedUnlearnError(f"{error}{other}") from None
+        read.add(wanted)
 
 
 def _rate_matters(experiment: Experiment) -> bool:
