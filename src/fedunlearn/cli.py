@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,7 +18,7 @@ from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from .experiment import Experiment
-    from .types import Listener, Outcome
+    from .types import Event, Listener, Outcome
 
 # Torch takes seconds to import, so commands import what they need themselves.
 
@@ -43,6 +44,28 @@ Workers = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
+
+
+def _trackers(names: list[str] | None) -> list[str]:
+    """The trackers that are asked for, each refused before anything runs if it is not there."""
+    wanted = list(dict.fromkeys(names or []))
+    if wanted:
+        from .trackers import require
+
+        for name in wanted:
+            require(name)
+    return wanted
+
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Also write metrics for tensorboard or mlflow; repeatable.",
+        callback=_trackers,
+        show_default=False,
+    ),
+]
 
 
 def main() -> None:
@@ -83,6 +106,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
     from .experiment import perform, read
@@ -93,7 +117,7 @@ def demo(
         f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
         "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
     )
-    _carry_out(folder, lambda listener: perform(experiment, folder, [listener], workers=workers))
+    _carry_out(folder, track, lambda listener: perform(experiment, folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn run experiments/fedosd.toml data.partition=iid seed=2")
@@ -104,6 +128,7 @@ def run(
     ] = None,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
 
@@ -113,7 +138,7 @@ def run(
 
     wanted = read(experiment, overrides or [])
     folder = folder or Path("runs") / "-".join([wanted.name, *map(_in_a_name, overrides or [])])
-    _carry_out(folder, lambda listener: perform(wanted, folder, [listener], workers=workers))
+    _carry_out(folder, track, lambda listener: perform(wanted, folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only puf")
@@ -131,6 +156,7 @@ def compare(
     ] = None,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Run several methods on the same requests and show them in tables; goes on where it was stopped.
 
@@ -138,7 +164,6 @@ def compare(
     """
     from .comparison import carry_out, read_comparison
     from .record import read_json, write
-    from .report import Display
     from .report.comparison import markdown, shown
     from .types import Status
 
@@ -146,9 +171,9 @@ def compare(
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
     folder = folder or Path("runs") / "-".join(name)
 
-    def show(what: str) -> Display:
+    def show(what: str) -> AbstractContextManager[Listener]:
         out.print(what)
-        return Display(out)
+        return _listening(folder / what, track, runs=folder)
 
     try:
         carry_out(wanted, folder, show, workers=workers)
@@ -184,17 +209,19 @@ def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one.
 
-    A finished run is shown again, with its report and curves made anew.
+    A finished run is shown again, with its report and curves made anew, and tracked where it was not.
     """
     from . import experiment
 
     if experiment.finished(folder):
-        _show(folder)
+        with _listening(folder, track):
+            _show(folder)
     else:
-        _carry_out(folder, lambda listener: experiment.resume(folder, [listener], workers=workers))
+        _carry_out(folder, track, lambda listener: experiment.resume(folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")
@@ -301,13 +328,30 @@ def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None
     out.print(str(found), soft_wrap=True)
 
 
-def _carry_out(folder: Path, work: Callable[[Listener], Outcome]) -> None:
-    """Shows progress while working, then what came of it."""
+@contextmanager
+def _listening(folder: Path, track: Sequence[str] | None, runs: Path | None = None) -> Iterator[Listener]:
+    """Progress and trackers of a run, as one listener."""
     from .report import Display
 
+    with ExitStack() as open_ones:
+        listeners: list[Listener] = [open_ones.enter_context(Display(out))]
+        if track:
+            from .trackers import tracker
+
+            listeners += [open_ones.enter_context(tracker[name](folder, runs=runs)) for name in track]
+
+        def tell(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        yield tell
+
+
+def _carry_out(folder: Path, track: Sequence[str] | None, work: Callable[[Listener], Outcome]) -> None:
+    """Shows progress while working, then what came of it."""
     try:
-        with Display(out) as display:
-            outcome = work(display)
+        with _listening(folder, track) as listener:
+            outcome = work(listener)
     except KeyboardInterrupt:
         _fail(f"interrupted; go on with: fedunlearn resume {folder}", 130)
     if outcome.status.failed:
