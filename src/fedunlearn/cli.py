@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,7 +19,7 @@ from typer.exceptions import TyperException
 if TYPE_CHECKING:
     from .comparison import Comparison
     from .experiment import Experiment
-    from .types import Listener, Outcome
+    from .types import Event, Listener, Outcome
 
 # Torch takes seconds to import, so commands import what they need themselves.
 
@@ -44,6 +45,28 @@ Workers = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
+
+
+def _trackers(names: list[str] | None) -> list[str]:
+    """The trackers that are asked for, each refused before anything runs if it is not there."""
+    wanted = list(dict.fromkeys(names or []))
+    if wanted:
+        from .trackers import require
+
+        for name in wanted:
+            require(name)
+    return wanted
+
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Also write metrics for tensorboard or mlflow; repeatable.",
+        callback=_trackers,
+        show_default=False,
+    ),
+]
 
 
 def main() -> None:
@@ -84,6 +107,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
     from .experiment import perform, read
@@ -94,7 +118,7 @@ def demo(
         f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
         "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
     )
-    _carry_out(folder, lambda listener: perform(experiment, folder, [listener], workers=workers))
+    _carry_out(folder, track, lambda listener: perform(experiment, folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn run experiments/fedosd.toml data.partition=iid seed=2")
@@ -105,6 +129,7 @@ def run(
     ] = None,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
 
@@ -114,7 +139,7 @@ def run(
 
     wanted = read(experiment, overrides or [])
     folder = folder or Path("runs") / "-".join([wanted.name, *map(_in_a_name, overrides or [])])
-    _carry_out(folder, lambda listener: perform(wanted, folder, [listener], workers=workers))
+    _carry_out(folder, track, lambda listener: perform(wanted, folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only puf")
@@ -132,6 +157,7 @@ def compare(
     ] = None,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Run several methods on the same requests and show them in tables; goes on where it was stopped.
 
@@ -145,7 +171,7 @@ def compare(
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
     folder = folder or Path("runs") / "-".join(name)
 
-    _carry_out_all(wanted, folder, workers)
+    _carry_out_all(wanted, folder, workers, track)
     for column in wanted.columns:
         out.print(f"\n[bold]{column or wanted.name}[/bold]")
         for lines in _tables(wanted.places(folder, column), at or []):
@@ -166,6 +192,7 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
     folder: Out = None,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Run a table or figure of the paper, and show ours, the paper's and the difference.
 
@@ -180,7 +207,7 @@ def reproduce(
         return
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
-    _carry_out_all(wanted, folder, workers)
+    _carry_out_all(wanted, folder, workers, track)
     found = gather(folder, scale)
     cells = beside(wanted, found)
     for column in wanted.columns:
@@ -192,14 +219,20 @@ def reproduce(
         out.print(str(path), soft_wrap=True)
 
 
-def _carry_out_all(wanted: Comparison, folder: Path, workers: int | None) -> None:
+def _carry_out_all(
+    wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None
+) -> None:
     """The runs of a comparison that are missing, in one display."""
     from .comparison import carry_out, missing
     from .report import Display
 
     try:
         with Display(out, runs=missing(wanted, folder)) as display:
-            carry_out(wanted, folder, display.run, workers=workers)
+
+            def show(what: str) -> AbstractContextManager[Listener]:
+                return _listening(display.run(what), folder / what, track, runs=folder)
+
+            carry_out(wanted, folder, show, workers=workers)
     except KeyboardInterrupt:
         _fail(f"interrupted; the same command goes on in {folder}", 130)
 
@@ -236,17 +269,20 @@ def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one.
 
-    A finished run is shown again, with its report and curves made anew.
+    A finished run is shown again, with its report and curves made anew, and tracked where it was not.
     """
     from . import experiment
+    from .report import Display
 
     if experiment.finished(folder):
-        _show(folder)
+        with _listening(Display(out), folder, track):
+            _show(folder)
     else:
-        _carry_out(folder, lambda listener: experiment.resume(folder, [listener], workers=workers))
+        _carry_out(folder, track, lambda listener: experiment.resume(folder, [listener], workers=workers))
 
 
 @app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")
@@ -353,13 +389,35 @@ def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None
     out.print(str(found), soft_wrap=True)
 
 
-def _carry_out(folder: Path, work: Callable[[Listener], Outcome]) -> None:
+@contextmanager
+def _listening(
+    display: AbstractContextManager[Listener],
+    folder: Path,
+    track: Sequence[str] | None,
+    runs: Path | None = None,
+) -> Iterator[Listener]:
+    """Progress and trackers of a run, as one listener."""
+    with ExitStack() as open_ones:
+        listeners: list[Listener] = [open_ones.enter_context(display)]
+        if track:
+            from .trackers import tracker
+
+            listeners += [open_ones.enter_context(tracker[name](folder, runs=runs)) for name in track]
+
+        def tell(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        yield tell
+
+
+def _carry_out(folder: Path, track: Sequence[str] | None, work: Callable[[Listener], Outcome]) -> None:
     """Shows progress while working, then what came of it."""
     from .report import Display
 
     try:
-        with Display(out) as display:
-            outcome = work(display)
+        with _listening(Display(out), folder, track) as listener:
+            outcome = work(listener)
     except KeyboardInterrupt:
         _fail(f"interrupted; go on with: fedunlearn resume {folder}", 130)
     if outcome.status.failed:

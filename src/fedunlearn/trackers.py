@@ -1,0 +1,303 @@
+"""Trackers: listeners that show a run in TensorBoard or MLflow, by default in local files alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import re
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+from .record import read_json, read_metrics
+from .registry import Registry
+from .types import Event, FedUnlearnError, Metrics, Stage, Status
+
+PERSONAL = frozenset({"data.directory"})
+"""Settings that decide nothing and may name a person's folder."""
+
+Parameters = Mapping[str, str | int | float | bool]
+
+
+class Point(NamedTuple):
+    """All numbers of one finished round."""
+
+    step: int
+    scalars: Mapping[str, float]
+
+
+class Store(Protocol):
+    """Where a tracker keeps one run."""
+
+    def last(self, name: str) -> int:
+        """The last step of a scalar, or -1."""
+        ...
+
+    def log(self, points: Sequence[Point]) -> None: ...
+
+    def end(self, step: int, status: str, reason: str) -> None: ...
+
+
+class Tracking:
+    """A listener that writes each round once, however often a run is stopped and taken up again.
+
+    A resumed run repeats the rounds after its checkpoint to the same bits, so what is there already is left
+    alone, and what is missing comes from ``metrics.jsonl``. A store that fails is given up with a warning:
+    the run matters more.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, begin: Callable[[Parameters], Store], *, pause: float = 0.0
+    ) -> None:
+        self._name, self._folder, self._begin, self._pause = name, folder, begin, pause
+        self._store: Store | None = None
+        self._last: dict[str, int] = {}
+        self._waiting: list[tuple[str, Metrics]] = []
+        self._wrote_at = 0.0
+        self._broken = False
+
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or self._store is not None or self._waiting:
+            self._attempt(lambda: self._finish(kind))
+
+    def __call__(self, event: Event) -> None:
+        training = event.phases[event.progress.phase].stage is Stage.PRETRAINING
+        self._waiting.append((Stage.PRETRAINING if training else Stage.UNLEARNING, event.metrics))
+        # The run's own rounds are in its folder and can wait; those of the shared pre-training are not.
+        if training or time.monotonic() - self._wrote_at >= self._pause:
+            self._attempt(self._write)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        if not self._broken:
+            try:
+                work()
+            except Exception as problem:
+                self._broken = True
+                said = (str(problem).splitlines() or [""])[0] or type(problem).__name__
+                warnings.warn(
+                    f"{self._name} has stopped ({said}) and the run goes on without it; add what is missing "
+                    f"later with: fedunlearn resume {self._folder} --track {self._name}",
+                    stacklevel=4,
+                )
+        if self._broken:
+            self._waiting.clear()
+
+    def _write(self, *, all_there_is: bool = False) -> None:
+        if self._store is None:
+            self._store = self._begin(_parameters(self._folder))
+        heard = {group for group, _ in self._waiting} | ({Stage.UNLEARNING} if all_there_is else set())
+        for group in heard - set(self._last):
+            self._last[group] = self._store.last(f"{group}/round")
+            if group == Stage.UNLEARNING and (self._folder / "metrics.jsonl").exists():
+                self._waiting[:0] = [(group, row) for row in read_metrics(self._folder)]
+        points, reached = [], dict(self._last)
+        for group, row in self._waiting:
+            step = int(row["elapsed"])
+            # A failed round is no step: it is tried again.
+            if step > reached[group] and not Status(str(row.get("status", "running"))).failed:
+                points.append(Point(step, dict(_scalars(group, row))))
+                reached[group] = step
+        if points:
+            self._store.log(points)
+        self._last, self._wrote_at = reached, time.monotonic()
+        self._waiting.clear()
+
+    def _finish(self, kind: type[BaseException] | None) -> None:
+        if kind is not None:
+            self._last.clear()  # what interrupts may have come after a write and before it was noted
+        self._write(all_there_is=True)
+        assert self._store is not None
+        outcome = self._folder / "outcome.json"
+        if kind is not None:
+            status, reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "error", ""
+        elif outcome.exists():
+            ended = read_json(outcome)
+            status, reason = ended["status"], ended["reason"]
+        else:
+            status, reason = Status.DONE, ""
+        self._store.end(max(self._last.get(Stage.UNLEARNING, 0), 0), status, reason)
+
+
+tracker: Registry[Callable[..., Tracking]] = Registry("tracker")
+
+
+def require(name: str) -> None:
+    """Makes sure that a tracker exists and its package is installed."""
+    # MLflow reports its use to its makers, unless told not to before it is imported.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    try:
+        importlib.import_module(tracker.entry(name).about["imports"])
+    except ImportError:
+        raise FedUnlearnError(
+            f"--track {name} needs a package that is not installed: pip install 'fedunlearn[{name}]'"
+        ) from None
+
+
+@tracker("tensorboard", imports="torch.utils.tensorboard.summary")
+def tensorboard(folder: Path, *, runs: Path | None = None) -> Tracking:
+    """Event files in ``tensorboard`` of the run folder; ``runs`` makes no difference."""
+    require("tensorboard")
+    return Tracking("tensorboard", folder, lambda parameters: _EventFile(folder / "tensorboard", parameters))
+
+
+@tracker("mlflow", imports="mlflow.store.tracking.sqlalchemy_store")
+def mlflow(folder: Path, *, runs: Path | None = None) -> Tracking:
+    """``mlflow.db`` in the folder of all runs (the run's parent), or what ``MLFLOW_TRACKING_URI`` names."""
+    require("mlflow")
+    place, above = folder.resolve(), (runs or folder.resolve().parent).resolve()
+    name = place.relative_to(above).as_posix()
+    return Tracking(
+        "mlflow", folder, lambda parameters: _MLflowRun(folder, above, name, parameters), pause=1.0
+    )
+
+
+class _EventFile:
+    """One event file for each time that a run is taken up; the library's own name for it tells the host."""
+
+    def __init__(self, folder: Path, parameters: Parameters) -> None:
+        from torch.utils.tensorboard import summary
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, number = folder, len(list(folder.glob(_EVENTS))) + 1
+        self._path = folder / f"events.out.tfevents.{number:08d}.fedunlearn"
+        self._append(0, file_version="brain.Event:2")
+        if number == 1:
+            self._append(0, summary=summary.hparams(dict(parameters), {})[1])
+
+    def last(self, name: str) -> int:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        return max(
+            (
+                event.step
+                for path in self._folder.glob(_EVENTS)
+                for event in EventFileLoader(str(path)).Load()
+                if any(value.tag == name for value in event.summary.value)
+            ),
+            default=-1,
+        )
+
+    def log(self, points: Sequence[Point]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for step, scalars in points:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+            self._append(step, summary=Summary(value=values))
+
+    def end(self, step: int, status: str, reason: str) -> None:
+        from torch.utils.tensorboard import summary
+
+        self._append(step, summary=summary.text("status", ": ".join(filter(None, (status, reason)))))
+
+    def _append(self, step: int, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = Record(wall_time=time.time(), step=step, **content)
+        with self._path.open("ab") as file:
+            RecordWriter(file).write(record.SerializeToString())
+
+
+class _MLflowRun:
+    """A run of an MLflow store; ``mlflow.json`` in the run folder says which."""
+
+    def __init__(self, folder: Path, runs: Path, name: str, parameters: Parameters) -> None:
+        from mlflow.exceptions import MlflowException
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+        from mlflow.tracking import MlflowClient
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            uri = f"sqlite:///{runs / 'mlflow.db'}"
+            # Asked first, because MLflow tries for minutes to open what cannot be opened.
+            with closing(sqlite3.connect(runs / "mlflow.db")) as store:
+                store.execute("pragma schema_version")
+            logging.getLogger("alembic").setLevel(logging.WARNING)
+            logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+            # Made here, because MLflow would note this machine's folders in it.
+            SqlAlchemyStore(uri, _ARTIFACTS)
+        self._client = MlflowClient(tracking_uri=uri)
+        known = folder / "mlflow.json"
+        try:
+            self._id = str(read_json(known)["run_id"])
+            self._client.update_run(self._id, status="RUNNING")
+        except (FedUnlearnError, MlflowException):
+            self._id = self._create(name, str(parameters.get("name", "fedunlearn")), parameters)
+            known.write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
+
+    def _create(self, name: str, experiment: str, parameters: Parameters) -> str:
+        from mlflow.entities import Param
+
+        found = self._client.get_experiment_by_name(experiment)
+        where = found.experiment_id if found else self._client.create_experiment(experiment, _ARTIFACTS)
+        made = str(self._client.create_run(where, run_name=name).info.run_id)
+        values = [Param(key, str(value)) for key, value in parameters.items()]
+        for start in range(0, len(values), 100):
+            self._client.log_batch(made, params=values[start : start + 100])
+        return made
+
+    def last(self, name: str) -> int:
+        return max((metric.step for metric in self._client.get_metric_history(self._id, name)), default=-1)
+
+    def log(self, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        now, batch = int(1000 * time.time()), list[Any]()
+        for step, scalars in points:
+            # A round is written whole or not at all, as long as it fits.
+            if len(batch) + len(scalars) > _BATCH:
+                self._send(batch)
+                batch = []
+            batch += [Metric(name, value, now, step) for name, value in scalars.items()]
+        self._send(batch)
+
+    def _send(self, batch: list[Any]) -> None:
+        for start in range(0, len(batch), _BATCH):
+            self._client.log_batch(self._id, batch[start : start + _BATCH])
+
+    def end(self, step: int, status: str, reason: str) -> None:
+        self._client.set_tag(self._id, "status", status)
+        self._client.set_tag(self._id, "reason", reason)
+        broken_off = {"interrupted": "KILLED", "error": "FAILED"}
+        ended = broken_off.get(status) or ("FAILED" if Status(status).failed else "FINISHED")
+        self._client.set_terminated(self._id, ended)
+
+
+_EVENTS = "events.out.tfevents.*"
+_ARTIFACTS = "mlflow-artifacts:/"
+_BATCH = 1000
+
+
+def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
+    """The numbers of a row by name; the elapsed rounds are their step."""
+    for key, value in row.items():
+        if key != "elapsed" and not isinstance(value, str):
+            measure, _, client = key.partition(" ")
+            name = f"{group}-clients/{measure}/{client}" if client else f"{group}/{measure}"
+            yield re.sub(r"[^\w\-./ ]", ".", name), float(value)
+
+
+def _parameters(folder: Path) -> Parameters:
+    """The experiment of a run folder as one flat table."""
+    path = folder / "experiment.json"
+    return dict(_flat("", read_json(path))) if path.exists() else {}
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, str | int | float | bool]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{key}.", value)
+        elif f"{prefix}{key}" not in PERSONAL and value is not None:
+            yield f"{prefix}{key}", value if isinstance(value, str | int | float) else json.dumps(value)
