@@ -119,18 +119,12 @@ def _plain(text: str | None) -> str:
 
 @maker("experiments")
 def experiments() -> str:
-    """Every experiment file with the first sentence of its comment."""
+    """Every experiment file with the first line of its comment."""
     lines = ["| file | what it is |", "|---|---|"]
     for path in sorted((ROOT / "src/fedunlearn/experiments").glob("*.toml")):
-        comment = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if not line.startswith("#"):
-                break
-            comment.append(line.removeprefix("#").strip())
-        sentence = re.split(r"(?<=[.:])\s", " ".join(comment), maxsplit=1)[0].rstrip(":.")
-        lines.append(
-            f"| [`experiments/{path.name}`](../src/fedunlearn/experiments/{path.name}) | {sentence} |"
-        )
+        sentence = path.read_text(encoding="utf-8").split("\n", 1)[0].strip("# .")
+        link = f"/{path.relative_to(ROOT).as_posix()}"
+        lines.append(f"| [`experiments/{path.name}`]({link}) | {sentence} |")
     return "\n".join(lines)
 
 
@@ -138,11 +132,11 @@ LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+?)(#[^)\s]*)?\)")
 
 
 def relinked(markdown: str, page: str) -> str:
-    """Links as they are right in the repository, made right for the site."""
+    """Links as they are right in the repository, made right for the site; / is the repository."""
     home = posixpath.dirname(ORIGIN.get(page, f"docs/{page}"))
 
     def point(found: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(home, found[2]))
+        path = posixpath.normpath(posixpath.join("/", home, found[2])).lstrip("/")
         target = path.removeprefix("docs/") if path.startswith("docs/") else OUTSIDE.get(path)
         if target is None or not (ROOT / path).exists():
             return found[0]

@@ -134,7 +134,7 @@ def story() -> None:
     ]
     for number, (title, first, second) in enumerate(panels):
         left, top = (number % 2) * 370, (number // 2) * 322
-        d.add("g", transform=f"translate({left} {top})")
+        d.add("g", class_=f"panel-{number + 1}", transform=f"translate({left} {top})")
         d.parts[-1] = d.parts[-1].replace("/>", ">")
         d.add("rect", x=1, y=1, width=348, height=308, rx=14, fill="sheet", stroke="edge", stroke_width=1.5)
         d.text(20, 32, title, size=17, font_weight=650)

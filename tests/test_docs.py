@@ -20,7 +20,7 @@ import fedunlearn
 from fedunlearn import maths
 from fedunlearn.cli import app
 from fedunlearn.comparison import read_comparison
-from fedunlearn.experiment import read
+from fedunlearn.experiment import prepare, read
 from fedunlearn.report.results import Result, Results, save
 
 ROOT = Path(__file__).parent.parent
@@ -108,6 +108,23 @@ def test_commands_parse_and_experiments_exist(page: Path, tmp_path: Path):
             (tmp_path / title).write_text(text)
     for command in commands(page):
         check(command, tmp_path)
+
+
+def test_shown_experiments_can_be_set_up(tmp_path: Path):
+    """Beyond its keys: that the data can be spread over the clients as it says."""
+    shown = {title: text for page in PAGES for _, title, text in FENCE.findall(page.read_text()) if title}
+    assert len(shown) >= 2
+    for title, text in shown.items():
+        (tmp_path / title).write_text(text)
+        if "[methods." in text:
+            found = [
+                of for rows in read_comparison(tmp_path / title).columns.values() for of in rows.values()
+            ]
+        else:
+            found = [read(tmp_path / title)]
+        for experiment in found:
+            assert experiment.data.dataset == "fashion-demo"  # a reader has it
+            prepare(experiment)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +225,7 @@ def test_the_command_line_is_described_from_its_help(hooks: Any):
         ("how-to/maths-alone.md", "../../examples/own_loop.py", "../sources/own_loop.py.md"),
         ("contributing.md", "docs/methods/README.md", "methods/README.md"),
         ("concepts.md", "results.md#the-plateau", "results.md#the-plateau"),
+        ("how-to/x.md", "/src/fedunlearn/demo.toml", "../sources/demo.toml.md"),
         ("concepts.md", "https://example.org/x.md", "https://example.org/x.md"),
     ],
 )
