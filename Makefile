@@ -8,7 +8,7 @@ READY := .venv/.ready
 PEERS := .venv-peers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check gate bench clean
+.PHONY: help demo test check docs gate bench clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ check: $(READY)  ## look at style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The theme announces its successor, a choice for 2027, unless told not to. With --quiet nothing would be strict:
+# warnings are counted as they are printed.
+docs: $(READY)  ## build these pages as a site that needs no network, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html"
+
 gate: $(READY)  ## make sure that worker processes still pay
 	$(BIN)/python -m pytest -m speed tests/speed
 
@@ -32,14 +38,14 @@ bench: $(READY) $(PEERS)  ## measure speed, memory and other simulators; takes h
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks runs/bench $(if $(wildcard $(PEERS)),--peers .venv-peers/bin/python)
 
 clean:  ## remove the environment and everything that can be made again; keeps runs/
-	rm -rf .venv .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-peers build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Preparing .venv; the first time this takes a few minutes."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[report,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[report,dev,docs]'
 	@touch $@
 
 # Other simulators, for comparison only; without them the rest is measured all the same.

@@ -1,0 +1,248 @@
+"""What the documentation says can be done: Python, commands, experiments, links; and how the site is made."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+import fedunlearn
+from fedunlearn import maths
+from fedunlearn.cli import app
+from fedunlearn.comparison import read_comparison
+from fedunlearn.experiment import prepare, read
+from fedunlearn.report.results import Result, Results, save
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+SHOWN = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and "```python\n" in page.read_text()]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=name)
+def test_python_runs_from_top_to_bottom(page: Path, tmp_path: Path):
+    blocks = [text for language, _, text in FENCE.findall(page.read_text()) if language == "python"]
+    (tmp_path / "page.py").write_text("\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "page.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "FEDUNLEARN_CACHE": str(tmp_path / "cache"),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Every ``fedunlearn ...`` in a block or between backticks, one a line."""
+    text = page.read_text()
+    fenced = [
+        block for language, _, block in FENCE.findall(text) if language in ("", "sh", "bash", "console")
+    ]
+    inline = re.findall(r"`(fedunlearn [^`]+)`", FENCE.sub("", text))
+    for line in "\n".join([*fenced, *inline]).replace("\\\n", " ").splitlines():
+        found = re.search(r"(?:^|do )\s*(fedunlearn .*?)(?:; done)?$", line)
+        if found:
+            yield found[1]
+
+
+def check(command: str, files: Path) -> None:
+    """Parses a command as the program would, and reads the experiment that it names."""
+    words = shlex.split(command, comments=True)[1:]
+    if "|" in words:  # a list of commands, for short
+        for word in " ".join(words).split("|"):
+            check(f"fedunlearn {word}", files)
+        return
+    at: Any = get_command(app)
+    while words and words[0] in getattr(at, "commands", {}):
+        at = at.commands[words.pop(0)]
+    if hasattr(at, "commands"):
+        assert all(word in ("--help", "--version") for word in words), f"{command}: no such command"
+        return
+    if not words:
+        return  # the name of a command
+    words = ["7" if word == "N" else word.replace("$seed", "7") for word in words]
+    given = at.make_context(at.name, words).params
+    if "experiment" in given:
+        path = (
+            files / given["experiment"]
+            if (files / given["experiment"]).exists()
+            else ROOT / given["experiment"]
+        )
+        if at.name == "run":
+            read(path, given["overrides"] or [])
+        else:
+            read_comparison(
+                path,
+                given["overrides"] or [],
+                scale=given["scale"],
+                only=given["only"] or [],
+                seeds=given["seeds"],
+            )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_parse_and_experiments_exist(page: Path, tmp_path: Path):
+    for _, title, text in FENCE.findall(page.read_text()):
+        if title:
+            (tmp_path / title).write_text(text)
+    for command in commands(page):
+        check(command, tmp_path)
+
+
+def test_shown_experiments_can_be_set_up(tmp_path: Path):
+    """Beyond its keys: that the data can be spread over the clients as it says."""
+    shown = {title: text for page in PAGES for _, title, text in FENCE.findall(page.read_text()) if title}
+    assert len(shown) >= 2
+    for title, text in shown.items():
+        (tmp_path / title).write_text(text)
+        if "[methods." in text:
+            found = [
+                of for rows in read_comparison(tmp_path / title).columns.values() for of in rows.values()
+            ]
+        else:
+            found = [read(tmp_path / title)]
+        for experiment in found:
+            assert experiment.data.dataset == "fashion-demo"  # a reader has it
+            prepare(experiment)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "fedunlearn runn x",
+        "fedunlearn run experiments/fedosd.toml --nope",
+        "fedunlearn run experiments/absent.toml",
+        "fedunlearn run experiments/fedosd.toml data.partitoin=iid",
+        "fedunlearn compare experiments/methods.toml --only nobody",
+    ],
+)
+def test_wrong_commands_are_found(wrong: str, tmp_path: Path):
+    with pytest.raises((AssertionError, typer.exceptions.TyperException, fedunlearn.FedUnlearnError)):
+        check(wrong, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_of_the_repository(page: Path):
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+    for target in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", prose):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("page", "package"), [("fedunlearn", fedunlearn), ("maths", maths)])
+def test_the_reference_shows_every_public_name(page: str, package: Any):
+    text = (ROOT / "docs" / "api" / f"{page}.md").read_text()
+    shown = re.findall(rf"^::: {re.escape(package.__name__)}\.(\w+)$", text, re.MULTILINE)
+    assert sorted(shown) == sorted(package.__all__)
+
+
+def test_drawings_are_what_the_script_draws(tmp_path: Path):
+    for folder in ("figures", "assets"):
+        (tmp_path / "docs" / folder).mkdir(parents=True)
+    (tmp_path / "scripts").mkdir()
+    script = (ROOT / "scripts" / "draw_concepts.py").read_text()
+    (tmp_path / "scripts" / "draw.py").write_text(script)
+    subprocess.run([sys.executable, tmp_path / "scripts" / "draw.py"], check=True)
+    drawn = sorted((tmp_path / "docs").rglob("*.svg"))
+    assert len(drawn) == 6
+    for path in drawn:
+        assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text(), path.name
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Any:
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs" / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def test_a_marker_calls_what_is_registered(hooks: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(hooks.MAKERS, "shout", lambda *words: " ".join(words).upper())
+    assert hooks.made("a\n<!-- shout: table1 laptop -->\nb") == "a\nTABLE1 LAPTOP\nb"
+    assert hooks.made("<!-- a remark -->") == "<!-- a remark -->"
+    with pytest.raises(hooks.PluginError, match="did you mean shout"):
+        hooks.made("<!-- shuot: -->")
+
+
+def test_every_marker_of_the_pages_is_registered(hooks: Any):
+    for page in PAGES:
+        hooks.made(page.read_text())
+
+
+def test_result_files_are_listed(hooks: Any, tmp_path: Path):
+    assert hooks.result_files(str(tmp_path)) == "No results are stored yet."
+    runs = [
+        Result(column, "fedosd", seed, 0.01, "done", "0", {}, {}, {}, {}, {})
+        for column, seed in (("fmnist-iid", 2), ("fmnist-iid", 1), ("mnist-iid", 1))
+    ]
+    save(Results("laptop", {}, [], {}, runs), tmp_path / "laptop.json")
+    listed = hooks.result_files(str(tmp_path)).splitlines()
+    assert listed[2:] == [
+        "| laptop.json | laptop | fmnist-iid | `fedosd` | 1, 2 | 2 |",
+        "| laptop.json | laptop | mnist-iid | `fedosd` | 1 | 1 |",
+    ]
+
+
+def test_the_command_line_is_described_from_its_help(hooks: Any):
+    text = hooks.command_line()
+    for heading in ("## fedunlearn compare", "### fedunlearn data get"):
+        assert f"\n{heading}\n" in text
+    assert "`--seeds" in text
+    assert "Start with: `fedunlearn demo`" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "becomes"),
+    [
+        ("how-to/own-method.md", "../../CONTRIBUTING.md#add-a-method", "../contributing.md#add-a-method"),
+        ("how-to/maths-alone.md", "../../examples/own_loop.py", "../sources/own_loop.py.md"),
+        ("contributing.md", "docs/methods/README.md", "methods/README.md"),
+        ("concepts.md", "results.md#the-plateau", "results.md#the-plateau"),
+        ("how-to/x.md", "/src/fedunlearn/demo.toml", "../sources/demo.toml.md"),
+        ("concepts.md", "https://example.org/x.md", "https://example.org/x.md"),
+    ],
+)
+def test_links_of_the_repository_become_links_of_the_site(hooks: Any, page: str, link: str, becomes: str):
+    assert hooks.relinked(f"see [this]({link}).", page) == f"see [this]({becomes})."
+
+
+@pytest.mark.parametrize(
+    ("html", "outside"),
+    [
+        ('<script src="https://cdn.example/x.js">', True),
+        ('<link rel="stylesheet" href="//fonts.example/x.css">', True),
+        ("p { background: url(https://example.org/x.png) }", True),
+        ('<a href="https://example.org">there</a>', False),
+        ('<script src="assets/x.js">', False),
+        ('<svg xmlns="http://www.w3.org/2000/svg">', False),
+    ],
+)
+def test_what_a_page_would_load_from_outside_is_found(hooks: Any, html: str, outside: bool):
+    assert bool(hooks.LOADED.search(html)) is outside
