@@ -81,6 +81,35 @@ def result_files(folder: str = "docs/results") -> str:
     return "\n".join(lines)
 
 
+@maker("results")
+def results(scale: str, *names: str) -> str:
+    """Tables of the paper, ours beside its numbers, from the stored file of a scale."""
+    from fedunlearn.report.results import load
+    from fedunlearn.report.side_by_side import as_markdown
+    from fedunlearn.reproduction import beside, plan, titles
+
+    path = ROOT / f"docs/results/{scale}.json"
+    if not path.exists():
+        return "Nothing has been run at this scale yet."
+    found, parts = load(path), []
+    for name in names:
+        cells = beside(plan(name, scale=scale, only=[], seeds=None), found)
+        seeds = max(len(cell.ours) for cell in cells) if cells else 1
+        command = f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}"
+        parts.append(f"### {titles()[name]}\n\n`{command}`\n\n{as_markdown(cells, found)}" if cells else "")
+    return "\n\n".join(filter(None, parts)) or "Nothing of it has been run yet."
+
+
+@maker("claims")
+def claims(scale: str) -> str:
+    """What the paper says, judged by the stored results of a scale."""
+    from fedunlearn.report.claims import judge, markdown
+    from fedunlearn.report.results import load
+
+    path = ROOT / f"docs/results/{scale}.json"
+    return markdown(judge(load(path))) if path.exists() else "Nothing has been run at this scale yet."
+
+
 @maker("command-line")
 def command_line() -> str:
     """Every command as its ``--help`` describes it."""
