@@ -236,11 +236,11 @@ def test_the_heat_map_writes_every_client_after_each_stage(results, tmp_path, dr
 
 
 def test_conflicts_stand_beside_those_of_the_paper(results, tmp_path, drawn):
-    gallery.conflict_bars(results, ["mnist-pat-20"], ROWS, tmp_path / "a")
+    gallery.conflict_bars(results, ["mnist-pat-20"], [*ROWS, "sfu"], tmp_path / "a")
     (axes,) = drawn[0].axes
     assert widths(axes) == [2.5, 3.47, 2.5, 0.0]
     assert [bool(bar.get_hatch()) for bar in axes.patches] == [False, True, False, True]
-    assert any("Not counted: Retraining" in words for words in text(drawn[0]))
+    assert any("Not counted: Retraining. Not run: SFU." in words for words in text(drawn[0]))
 
 
 def test_conflicts_that_the_paper_does_not_print_stand_alone(results, tmp_path, drawn):
@@ -259,6 +259,7 @@ def test_costs_are_means_of_what_was_counted(results, tmp_path, drawn):
     gallery.costs(results, "b", ROWS, tmp_path / "a")
     found = {axes.get_title(loc="left"): widths(axes)[0] for axes in drawn[0].axes}
     assert found == {"local trainings": 150, "seconds": 12, "MB sent up + down": 8, "MB stored": 4}
+    assert [list(line.get_xdata()) for line in drawn[0].axes[0].lines[:2]] == [[100, 200], [100, 200]]
 
 
 def test_rows_without_runs_are_left_out_and_said(tmp_path, drawn):

@@ -33,7 +33,8 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
     kept = [row for row in rows if row in counted]
     if not kept:
         raise FedUnlearnError("conflicts were not counted in these runs: set count_conflicts = true")
-    uncounted = [shown[0].styles[row].name for row in rows if row not in counted]
+    ran = {row for of in shown for row in of.runs}
+    uncounted = [shown[0].styles[row].name for row in rows if row in ran - counted]
     with drawing() as pyplot:
         figure, grid = pyplot.subplots(
             1,
@@ -133,7 +134,9 @@ def _bar(
     )
     axes.barh(place, middle, height=0.36, edgecolor=colour, linewidth=0.8, **look)
     if len(values) > 1:
-        axes.plot([min(values), max(values)], [place, place], color=BLACK, linewidth=0.8)
+        for colour, width in (("white", 2.2), (BLACK, 0.8)):
+            ends = [min(values), max(values)]
+            axes.plot(ends, [place, place], color=colour, linewidth=width, marker="|", markersize=4)
     axes.annotate(
         text(middle),
         (max(values), place),

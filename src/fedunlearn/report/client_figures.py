@@ -128,7 +128,8 @@ def _heat(axes: Axes, lines: Mapping[str, Scores], known: Sequence[str], *, smal
             )
     axes.set_xlim(-0.5, len(known) - 0.5)
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xticks(range(len(known)), [client.removeprefix("client-") for client in known])
+    numbers = [client.removeprefix("client-") for client in known]
+    axes.set_xticks(range(len(known)), numbers, fontsize=5 if small else SMALL)
     axes.set_yticks(range(len(lines)), list(lines))
     axes.tick_params(length=0)
     for spine in axes.spines.values():
