@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from torch import nn
 
 from . import models, vectors
-from .data import PUBLIC, Population, load, populate, reserve
+from .data import PUBLIC, Population, load, poison, populate, reserve, trigger
 from .engines import require, simulate
 from .methods import Schedule, history
 from .methods.fedavg import Pretraining
@@ -49,6 +49,7 @@ from .seeds import derive
 from .types import (
     ClientData,
     ClientId,
+    Examples,
     Federation,
     FedUnlearnError,
     Listener,
@@ -364,6 +365,14 @@ def prepare(experiment: Experiment) -> Setting:
         replace(population, public=public),
         partial(models.build, experiment.model, source.classes, (channels, height, width)),
     )
+
+
+def specimen(experiment: Experiment, number: int = 0) -> tuple[Examples, Examples]:
+    """A training picture of this number as it is, and with the backdoor's trigger and label on it."""
+    source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+    clean = source.train.take(torch.tensor([number]))
+    mark = trigger(experiment.seed, clean.x.shape[1:], experiment.backdoor.value)
+    return clean, poison(clean, mark, source.classes, share=1.0, batch_size=1)
 
 
 def pretrained(

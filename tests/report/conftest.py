@@ -78,6 +78,33 @@ def make(folder: Path, rows: list[dict[str, object]], **changes: object) -> Path
     return folder
 
 
+def by_client(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Rows that tell the retained clients apart."""
+    return [
+        row | {f"r_acc client-{number}": float(str(row["r_acc"])) - 0.05 * number for number in (0, 2, 10)}
+        if "r_acc" in row
+        else row
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def clients_run(tmp_path: Path) -> Path:
+    return make(tmp_path / "clients", by_client(ROWS))
+
+
+@pytest.fixture
+def clients_comparison(tmp_path: Path) -> Path:
+    for seed in (1, 2):
+        for number, name in enumerate(("one", "two")):
+            rows = [
+                row if row["stage"] == "start" or "r_acc" not in row else row | {"r_acc": 0.9 - 0.1 * number}
+                for row in ROWS
+            ]
+            make(tmp_path / "c" / f"seed-{seed}" / name, by_client(rows), method=name, seed=seed)
+    return tmp_path / "c"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return make(tmp_path, ROWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,8 @@ def rows(browser, tmp_path, comparison):
     return path
 
 
-def column(browser, place):
-    lines = f"[...document.querySelector('{TABLE}').tBodies[0].rows]"
+def column(browser, place, table=TABLE):
+    lines = f"[...document.querySelector('{table}').tBodies[0].rows]"
     return browser.run(f"{lines}.map((row) => row.cells[{place}].innerText.trim())")
 
 
@@ -219,3 +220,64 @@ def test_a_name_is_a_name_and_not_a_program(browser, tmp_path, folder):
     assert browser.run("document.querySelector('h1').textContent") == hostile
     assert browser.run("typeof window.hacked") == "undefined"
     assert browser.said("Log.entryAdded") == []
+
+
+CELLS = "#clients td.heat"
+
+
+def luminance(red, green, blue):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def colour(written):
+    """What a browser says of a colour: of 255 as rgb(), of 1 as color(srgb)."""
+    numbers = [float(number) for number in re.findall(r"[\d.]+", written)][:3]
+    return numbers if written.startswith("color(srgb") else [number / 255 for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"), [("screen", "light"), ("screen", "dark"), ("print", "light"), ("print", "dark")]
+)
+def test_clients_are_legible_in_their_shades(browser, tmp_path, clients_comparison, kind, scheme):
+    browser.media(kind, prefers_color_scheme=scheme)
+    try:
+        browser.open(write_report([clients_comparison], tmp_path / "page.html"))
+        cells = browser.run(
+            f"[...document.querySelectorAll('{CELLS}')].map((cell) => [Number(cell.dataset.value),"
+            "getComputedStyle(cell).backgroundColor, getComputedStyle(cell).color,"
+            "getComputedStyle(cell).printColorAdjust])"
+        )
+    finally:
+        browser.media()
+    assert len(cells) == 9
+    shades = {}
+    for value, ground, ink, printed in cells:
+        light, dark = sorted((luminance(*colour(ground)), luminance(*colour(ink))), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+        assert kind == "screen" or printed == "exact"
+        shades[value] = luminance(*colour(ground))
+    ordered = [shades[value] for value in sorted(shades)]
+    darker = kind == "print" or scheme == "light"
+    assert len(ordered) > 3
+    assert ordered == sorted(ordered, reverse=darker)
+    assert len(set(ordered)) == len(ordered)
+
+
+def test_clients_are_sorted_and_reached_from_the_top(browser, tmp_path, clients_comparison):
+    browser.open(write_report([clients_comparison], tmp_path / "page.html"))
+    assert shown(browser, "nav a[href='#clients']")
+    assert column(browser, 0, "#clients table") == ["ω⁰", "one", "two"]
+    browser.click("#clients th:nth-child(2) button")
+    assert column(browser, 0, "#clients table") == ["ω⁰", "two", "one"]
+    browser.point("#clients tbody tr:nth-child(2) td")
+    hovered = browser.run(f"getComputedStyle(document.querySelectorAll('{CELLS}')[3]).backgroundColor")
+    browser.point("h1")
+    assert hovered == browser.run(
+        f"getComputedStyle(document.querySelectorAll('{CELLS}')[3]).backgroundColor"
+    )
+
+
+def test_older_runs_show_no_clients(browser, run):
+    assert not shown(browser, "#clients")
+    assert not shown(browser, "nav a[href='#clients']")

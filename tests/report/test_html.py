@@ -78,6 +78,35 @@ def test_a_comparison_has_every_row_with_its_spread(page, comparison):
         assert words in text
 
 
+def test_a_run_tells_its_clients_apart_after_each_stage(page, clients_run):
+    text = said(page(clients_run))
+    assert "client 0 client 2 client 10 ω⁰ 80.0% 70.0% 30.0% unlearned 60.0% 50.0% 10.0%" in text
+    assert "post-trained 85.0% 75.0% 35.0%" in text
+
+
+def test_a_comparison_tells_clients_apart_in_its_first_seed(page, clients_comparison):
+    whole = page(clients_comparison)
+    text = said(whole)
+    assert "Accuracy of each retained client at the end; seed 1" in text
+    assert "ω⁰ 80.0% 70.0% 30.0% one 90.0% 80.0% 40.0% two 80.0% 70.0% 30.0%" in text
+    shades = [of["style"] for tag, of in Elements(whole).found if tag == "td" and of.get("class") == "heat"]
+    assert shades[:4] == ["--heat:80.0%", "--heat:70.0%", "--heat:30.0%", "--heat:90.0%"]
+
+
+def test_runs_that_do_not_tell_clients_apart_have_no_such_table(page, folder, comparison):
+    for found in (folder, comparison):
+        assert "Accuracy of each retained client" not in page(found)
+
+
+def test_a_client_without_a_number_is_damage(page, clients_run):
+    path = clients_run / "metrics.jsonl"
+    path.write_text(
+        re.sub(r'"r_acc client-2": [\d.]+', '"r_acc client-2": "much"', path.read_text(), count=1)
+    )
+    with pytest.raises(FedUnlearnError, match="line 1 is not what a run writes"):
+        page(clients_run)
+
+
 def test_several_runs_are_named_so_that_they_can_be_told_apart(page, tmp_path, comparison):
     one, two = comparison / "seed-1/method-00", comparison / "seed-2/method-00"
     text = said(page(one, two))

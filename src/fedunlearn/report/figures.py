@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..record import read_metrics, write
-from ..types import FedUnlearnError, Metrics
+from ..record import read_metrics
+from ..types import Metrics
+from .canvas import BLUE, GREY, VERMILION, drawing, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette: told apart with any colour vision, and in grey.
-VERMILION, BLUE, GREY = "#D55E00", "#0072B2", "#6E6E6E"
-
 
 def curves(folder: Path) -> list[Path]:
     """Forgetting and utility over both stages, and the distance to ω⁰ below; written as SVG and PNG."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise FedUnlearnError("figures need matplotlib: pip install 'fedunlearn[report]'") from None
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     rows = read_metrics(folder)
-    with pyplot.rc_context({"axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "curves"}):
+    with drawing({}) as pyplot:
         figure, (scores, distance) = pyplot.subplots(
             2, 1, figsize=(7, 4.8), sharex=True, height_ratios=[3, 1], layout="constrained"
         )
@@ -35,18 +25,7 @@ def curves(folder: Path) -> list[Path]:
         for axes in (scores, distance):
             _stages(axes, rows, labelled=axes is scores)
         distance.set_xlabel("round")
-        paths = [folder / "curves.svg", folder / "curves.png"]
-        for path in paths:
-            image = io.BytesIO()
-            figure.savefig(
-                image,
-                format=path.suffix[1:],
-                dpi=160,
-                metadata={"Date": None} if path.suffix == ".svg" else None,
-            )
-            write(path, image.getvalue())
-        pyplot.close(figure)
-    return paths
+        return save(figure, [folder / "curves.svg", folder / "curves.png"])
 
 
 def _scores(axes: Axes, rows: list[Metrics]) -> None:

@@ -231,4 +231,5 @@ def _sound(row: Any) -> bool:
         and row.keys() >= ALWAYS
         and ("r_acc" not in row or row.keys() >= UTILITY)
         and all(isinstance(row[key], Real) for key in row.keys() & (ALWAYS | UTILITY | SOMETIMES))
+        and all(isinstance(value, Real) for key, value in row.items() if key.startswith("r_acc "))
     )

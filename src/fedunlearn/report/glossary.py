@@ -21,6 +21,11 @@ GLOSSARY = {
         "The retained client with the lowest accuracy: a good mean can hide one client that pays for the "
         "forgetting. Best is the client with the highest, std the deviation over clients.",
     ),
+    "r_acc_client": (
+        "Client by client",
+        "The accuracy of one retained client on its own test data; R-Acc is the mean of these. With another "
+        "seed, a client of the same number holds other data.",
+    ),
     "target_acc": (
         "Target clean",
         "Accuracy on the target's own untriggered test data. What others know as well remains.",

@@ -23,13 +23,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows, what it sorts by, and perhaps a bar or a span in percent."""
+    """What a table shows, what it sorts by, and perhaps a bar, a span or a shade in percent."""
 
     text: str
     value: float | str | None = None
     bar: float | None = None
     span: tuple[float, float, float] | None = None
     spread: str = ""
+    heat: float | None = None
 
 
 @dataclass(frozen=True)
@@ -121,3 +122,21 @@ def cell(column: Column, values: Sequence[float], most: float | None = None) -> 
 def values(row: Metrics, key: str) -> list[float]:
     """One value, or none where it was not measured."""
     return [float(row[key])] if key in row else []
+
+
+def heat(caption: str, first: str, rows: Sequence[tuple[str, int | None, Metrics]]) -> Grid | None:
+    """Each retained client's accuracy, the cell shaded by it; nothing where no row has measured clients."""
+    found = [(name, place, clients(row)) for name, place, row in rows]
+    known = sorted({client for *_, of in found for client in of}, key=lambda client: (len(client), client))
+    columns = [Column(client, client.replace("-", " "), "r_acc_client", percent) for client in known]
+    lines = [(name, place, [_shaded(of.get(client)) for client in known]) for name, place, of in found if of]
+    return Grid(caption, first, columns, lines) if lines else None
+
+
+def clients(row: Metrics) -> dict[str, float]:
+    """The accuracy of each retained client, where a round has measured it."""
+    return {key.removeprefix("r_acc "): float(of) for key, of in row.items() if key.startswith("r_acc ")}
+
+
+def _shaded(value: float | None) -> Cell:
+    return Cell("–") if value is None else Cell(percent(value), value, heat=100 * value)

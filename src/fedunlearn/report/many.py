@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..types import Metrics
 from . import plots
 from .folders import Collection, Run, setting, shared
 from .glossary import GLOSSARY
-from .grids import COLUMNS, RESULTS, Cell, Column, Grid, bars, cell, percent
+from .grids import COLUMNS, RESULTS, Cell, Column, Grid, bars, cell, clients, heat, percent
 from .numbers import SCORES, Numbers, mean, numbers
 from .plots import Curve, Plot, Point, series, style
 from .single import Card, course
@@ -36,6 +37,7 @@ def many(collection: Collection) -> dict[str, Any]:
         "cards": _best(finished),
         "ranked": _ranked(finished),
         "results": _results(collection),
+        "clients": _clients(collection),
         "costs": _costs(collection),
         "plots": _overlays(collection),
         "points": points,
@@ -177,6 +179,20 @@ def _ends(runs: Sequence[Run]) -> Cell:
         else next(iter(counts))
     )
     return Cell(text, text)
+
+
+def _clients(collection: Collection) -> Grid | None:
+    """ω⁰ and every row at its end, client by client, in the first of its seeds."""
+    first = {row: runs[0] for row, runs in _shown(collection).items()}
+    places = _places(collection)
+    begun: dict[str, tuple[str, int | None, Metrics]] = {}
+    for row, run in first.items():
+        name = f"ω⁰ ({row})" if begun else "ω⁰"
+        begun.setdefault(str(clients(run.evaluated[0])), (name, None, run.evaluated[0]))
+    ends = [(row, places[row], run.evaluated[-1]) for row, run in first.items()]
+    seeds = {run.config.get("seed") for run in first.values()}
+    which = f"seed {seeds.pop()}" if len(seeds) == 1 else "the first seed of each row"
+    return heat(f"Accuracy of each retained client at the end; {which}", "Row", [*begun.values(), *ends])
 
 
 def _costs(collection: Collection) -> Grid:

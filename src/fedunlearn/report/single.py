@@ -9,7 +9,7 @@ from typing import Any
 from . import plots
 from .folders import Collection, Run
 from .glossary import GLOSSARY
-from .grids import COLUMNS, HUNDREDTHS, WHOLE, Grid, bars, cell, values
+from .grids import COLUMNS, HUNDREDTHS, WHOLE, Grid, bars, cell, heat, values
 from .numbers import numbers, totals
 from .plots import Curve, Plot, Style, series, style
 from .tables import stages
@@ -36,6 +36,7 @@ def one(collection: Collection) -> dict[str, Any]:
         "cards": _cards(run) if run.evaluated else [],
         "ranked": "",
         "results": _stage_table(run) if run.evaluated else None,
+        "clients": _clients(run) if run.evaluated else None,
         "costs": _stage_costs(run) if len(run.rows) > 1 else None,
         "plots": drawn,
         "points": [],
@@ -86,6 +87,11 @@ def _stage_table(run: Run) -> Grid:
     columns = [COLUMNS[key] for key in [*keys, "conflicts"] if any(key in row for row in ends.values())]
     lines = [(label, None, [cell(c, values(row, c.key)) for c in columns]) for label, row in ends.items()]
     return Grid("The last evaluated round of each stage", "Stage", columns, lines)
+
+
+def _clients(run: Run) -> Grid | None:
+    ends = [(label, None, row) for label, row in stages(run.folder).items()]
+    return heat("Accuracy of each retained client at the end of each stage", "Stage", ends)
 
 
 def _stage_costs(run: Run) -> Grid:

@@ -1,0 +1,172 @@
+"""Figures of the retained clients, one by one, from the results of a comparison.
+
+They show one seed: with another, a client of the same number holds other data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import pi
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..types import FedUnlearnError
+from .canvas import COLUMN, GREY, PAGE, SMALL, drawing, legend, note, vectors
+from .results import Results, Scores, retained
+from .selection import Selection, origin, select
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from matplotlib.projections.polar import PolarAxes
+
+FEW = 12
+"""More clients than these need the width of a page for each stage."""
+
+
+def radar(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
+    """Each retained client's accuracy after post-training, a polygon for each row; ω⁰ is the grey area."""
+    shown = [_clientwise(results, column, rows) for column in columns]
+    with drawing() as pyplot:
+        figure, grid = pyplot.subplots(
+            1,
+            len(shown),
+            figsize=(COLUMN if len(shown) == 1 else PAGE, 3.6 if len(shown) == 1 else 3.9),
+            layout="constrained",
+            subplot_kw={"projection": "polar"},
+            squeeze=False,
+        )
+        for axes, of in zip(grid.flat, shown, strict=True):
+            _spokes(axes, of)
+            if len(shown) > 1:
+                axes.set_title(of.column, fontsize=8, fontweight="bold", pad=12)
+        handles = {
+            label: handle
+            for axes in grid.flat
+            for handle, label in reversed(list(zip(*axes.get_legend_handles_labels(), strict=True)))
+        }
+        legend(figure, handles)
+        _note(figure, shown)
+        return vectors(figure, path)
+
+
+def _spokes(axes: PolarAxes, shown: Selection) -> None:
+    """The polygons of one column."""
+    known = _clients(shown)
+    angles = [2 * pi * place / len(known) for place in range(len(known))]
+    axes.set_theta_zero_location("N")
+    axes.set_theta_direction(-1)
+    axes.set_xticks(angles, [client.replace("client-", "client ") for client in known], fontsize=SMALL)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0.25, 0.5, 0.75, 1], ["", "0.5", "", "1"], fontsize=6.5, color=GREY)
+    axes.set_rlabel_position(180 / len(known))
+    axes.grid(linewidth=0.4, color="#CCCCCC")
+    axes.spines["polar"].set_visible(False)
+    begun = dict(retained(origin(shown)))
+    if begun.keys() >= set(known):
+        axes.fill(angles, [begun[client] for client in known], color=GREY, alpha=0.2, linewidth=0, label="ω⁰")
+    for row, runs in reversed(list(shown.runs.items())):
+        found, of = dict(retained(runs[0].recovered)), shown.styles[row]
+        axes.plot(
+            [*angles, angles[0]],
+            [found[client] for client in [*known, known[0]]],
+            color=of.colour,
+            linestyle=of.dash,
+            linewidth=1.2,
+            marker=of.marker,
+            markersize=3.5,
+            label=of.name,
+            clip_on=False,
+        )
+
+
+def clients(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
+    """A heat map of rows and retained clients after each stage, ω⁰ first; cells are accuracies in percent."""
+    shown = _clientwise(results, column, rows)
+    many = len(_clients(shown)) > FEW
+    with drawing() as pyplot:
+        height = 0.19 * (1 + len(shown.runs))
+        figure, grid = pyplot.subplots(
+            *((2, 1) if many else (1, 2)),
+            figsize=(PAGE, 0.8 + height * (2 if many else 1) + (0.5 if many else 0)),
+            layout="constrained",
+            sharex=True,
+            sharey=True,
+        )
+        for axes, number, title in zip(
+            grid, (1, 2), ("after unlearning", "after post-training"), strict=True
+        ):
+            lines = {"ω⁰": origin(shown)}
+            lines |= {shown.styles[row].name: runs[0].stage(number) for row, runs in shown.runs.items()}
+            _heat(axes, lines, _clients(shown), small=many)
+            axes.set_title(f"R-Acc in percent, {title}", loc="left", fontsize=8)
+        for axes in grid[-1:] if many else grid:
+            axes.set_xlabel("retained client")
+        _note(figure, [shown])
+        return vectors(figure, path)
+
+
+def _heat(axes: Axes, lines: Mapping[str, Scores], known: Sequence[str], *, small: bool) -> None:
+    from matplotlib import colormaps
+
+    shades = colormaps["cividis"]
+    for place, scores in enumerate(lines.values()):
+        found = dict(retained(scores))
+        for at, client in enumerate(known):
+            value = found.get(client)
+            colour = "#F2F2F2" if value is None else shades(value)
+            axes.add_patch(_cell(at, place, colour))
+            axes.text(
+                at,
+                place,
+                "–" if value is None else f"{100 * value:.0f}",
+                ha="center",
+                va="center_baseline",
+                fontsize=5 if small else SMALL,
+                color="white" if value is not None and value < 0.5 else "black",
+            )
+    axes.set_xlim(-0.5, len(known) - 0.5)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    numbers = [client.removeprefix("client-") for client in known]
+    axes.set_xticks(range(len(known)), numbers, fontsize=5 if small else SMALL)
+    axes.set_yticks(range(len(lines)), list(lines))
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _cell(x: float, y: float, colour: object) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8)
+
+
+def _clientwise(results: Results, column: str, rows: Sequence[str]) -> Selection:
+    shown = select(results, column, rows, alone=True)
+    if not any(dict(retained(run.recovered)) for runs in shown.runs.values() for run in runs):
+        raise FedUnlearnError(
+            f"the runs of column {column!r} do not say what each client has: run them anew, "
+            "with a fedunlearn that writes r_acc CLIENT"
+        )
+    return shown
+
+
+def _clients(shown: Selection) -> list[str]:
+    """All clients that any row measured at its end, in the order of their numbers."""
+    together = {
+        f"r_acc {client}": accuracy
+        for runs in shown.runs.values()
+        for client, accuracy in retained(runs[0].recovered)
+    }
+    return [client for client, _ in retained(together)]
+
+
+def _note(figure: Figure, shown: Sequence[Selection]) -> None:
+    seeds = sorted({runs[0].seed for of in shown for runs in of.runs.values()})
+    missing = dict.fromkeys(of.missing for of in shown)
+    note(
+        figure,
+        f"Seed {' and '.join(map(str, seeds))} only, because the clients of another hold other data",
+        *missing,
+    )
