@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 if TYPE_CHECKING:
     from .comparison import Comparison
     from .experiment import Experiment
+    from .report.results import Results
     from .types import Event, Listener, Outcome
 
 # Torch takes seconds to import, so commands import what they need themselves.
@@ -199,22 +200,36 @@ def reproduce(
     Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
     """
     from .report.results import gather
-    from .report.side_by_side import counted, grid, meaning, setup
-    from .reproduction import beside, plan, titles, write_tables
+    from .reproduction import draw, plan, titles
+    from .types import FedUnlearnError
 
     if name is None:
         _list(["name", "what it is"], ([name, title] for name, title in titles().items()))
         return
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
-    _carry_out_all(wanted, folder, workers, track)
-    found = gather(folder, scale)
+    if wanted.figures != ("triggers",):
+        _carry_out_all(wanted, folder, workers, track)
+        _side_by_side(wanted, folder, name, gather(folder, scale))
+    try:
+        for path in draw(folder, name, wanted, gather(folder, scale)):
+            out.print(str(path), soft_wrap=True)
+    except FedUnlearnError as error:
+        out.print(f"figures  none: {error}", soft_wrap=True, markup=False)
+
+
+def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
+    """Ours, the paper's and the difference, on the screen and in files."""
+    from .report.side_by_side import counted, grid, meaning, setup
+    from .reproduction import beside, write_tables
+
     cells = beside(wanted, found)
     for column in wanted.columns:
         out.print(f"\n[bold]{column}[/bold]  {setup(found.settings[column])}", soft_wrap=True)
         _print_table(grid(cells, column))
         _print_failures(wanted, folder, column)
-    out.print(f"{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
+        _html(folder / column)
+    out.print(f"\n{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
     for path in write_tables(folder, name, cells, found):
         out.print(str(path), soft_wrap=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -35,6 +35,9 @@ Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a run, given what to call it."""
 
 
+Figure = Literal["tradeoff", "radar", "conflicts", "curves", "clients", "costs", "triggers"]
+
+
 class Grid(Table):
     """Learning rates to choose from, by short trials: one rate serves unlearning and recovery."""
 
@@ -44,10 +47,11 @@ class Grid(Table):
 
 
 class Shown(Table):
-    """Which columns and rows of the file that it extends a comparison shows."""
+    """Which columns and rows of the file that it extends a comparison shows, and in which figures."""
 
     columns: list[str] | None = None
     rows: list[str] | None = None
+    figures: tuple[Figure, ...] = ()
 
 
 class Plan(Table):
@@ -74,6 +78,7 @@ class Comparison:
     grid: Grid | None = None
     printed: str = ""
     """The table of the paper that it reproduces."""
+    figures: tuple[str, ...] = ()
 
     def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
         """The run folders of a column, by row: of the rows that are wanted, or of all that are listed."""
@@ -147,6 +152,7 @@ def read_comparison(
         tuple(rows),
         plan.grid,
         plan.paper,
+        plan.show.figures,
     )
 
 

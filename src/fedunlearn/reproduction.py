@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from .comparison import Comparison, read_comparison
+from .experiment import specimen
 from .record import write
 from .registry import did_you_mean
-from .report import results, side_by_side
+from .report import gallery, results, side_by_side
 from .types import FedUnlearnError
 
 FILES = Path(__file__).with_name("experiments")
@@ -49,3 +50,18 @@ def write_tables(
         write(folder / file, text.encode())
     results.save(found, folder / "results.json")
     return [*(folder / file for file in texts), folder / "results.json"]
+
+
+def draw(folder: Path, name: str, comparison: Comparison, found: results.Results) -> list[Path]:
+    """The figures that its file names, in ``figures`` of the folder."""
+    columns = [column for column in comparison.columns if column in found.settings]
+    paths: list[Path] = []
+    for figure in comparison.figures:
+        path = folder / "figures" / f"{name}-{figure}"
+        if figure == "triggers":
+            requests = {column: next(iter(rows.values())) for column, rows in comparison.columns.items()}
+            pairs = {request.data.dataset: specimen(request) for request in requests.values()}
+            paths += gallery.triggers(pairs, path.with_name(name))
+        else:
+            paths += gallery.draw(figure, found, columns, comparison.listed, path)
+    return paths

@@ -13,8 +13,9 @@ import torch
 
 from fedunlearn.experiment import Data, Experiment, specimen
 from fedunlearn.methods import method
-from fedunlearn.report import canvas, gallery
-from fedunlearn.report.labels import apart
+from fedunlearn.report import gallery
+from fedunlearn.report.gallery import canvas
+from fedunlearn.report.gallery.labels import apart
 from fedunlearn.report.results import Result, Results
 from fedunlearn.types import Examples, FedUnlearnError
 
@@ -119,7 +120,7 @@ def widths(axes):
 
 
 def test_every_figure_is_drawn_here():
-    assert set(FIGURES) == set(gallery.__all__)
+    assert set(FIGURES) == set(gallery.__all__) - {"draw"}
 
 
 @pytest.mark.parametrize("name", FIGURES)

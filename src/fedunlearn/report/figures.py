@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..record import read_metrics
 from ..types import Metrics
-from .canvas import BLUE, GREY, VERMILION, drawing, save
+from .gallery.canvas import BLUE, GREY, VERMILION, drawing, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

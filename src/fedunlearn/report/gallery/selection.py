@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..registry import did_you_mean
-from ..types import FedUnlearnError
+from ...registry import did_you_mean
+from ...types import FedUnlearnError
+from ..results import Result, Results, Scores
 from .canvas import Style, style
-from .results import Result, Results, Scores
 
 
 @dataclass(frozen=True)

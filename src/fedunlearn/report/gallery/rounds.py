@@ -1,8 +1,4 @@
-"""Figures of a comparison, from its results alone.
-
-Each is written as SVG and PDF beside ``path``, which has no suffix; drawn twice, it has the same bytes. Rows
-that have no runs to show are named below the figure.
-"""
+"""Figures of the course of methods, and of what they trade."""
 
 from __future__ import annotations
 
@@ -15,20 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..types import FedUnlearnError
-from .bar_figures import conflict_bars, costs
+from ...types import FedUnlearnError
+from ..results import Result, Results, Scores
 from .canvas import BLACK, COLUMN, GREY, PAGE, SMALL, Style, drawing, legend, note, vectors
-from .client_figures import clients, radar
 from .labels import ends
-from .pictures import triggers
-from .results import Result, Results, Scores
 from .selection import Selection, average, missing, origin, seeds, select, spread
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-
-__all__ = ["clients", "conflict_bars", "costs", "curves", "radar", "tradeoff", "triggers"]
 
 MEASURES = {"asr": "ASR", "r_acc": "R-Acc", "distance": "distance to ω⁰"}
 FAR = 12

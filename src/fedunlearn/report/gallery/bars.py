@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..types import FedUnlearnError
+from ...types import FedUnlearnError
+from ..paper import lookup
+from ..results import Result, Results
 from .canvas import BLACK, COLUMN, PAGE, drawing, note, vectors
-from .paper import lookup
-from .results import Result, Results
 from .selection import missing, select, spread
 
 if TYPE_CHECKING:

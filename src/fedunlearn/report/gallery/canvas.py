@@ -11,8 +11,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..record import write
-from ..types import FedUnlearnError
+from ...record import write
+from ...types import FedUnlearnError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

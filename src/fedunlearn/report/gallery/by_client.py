@@ -10,9 +10,9 @@ from math import pi
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..types import FedUnlearnError
+from ...types import FedUnlearnError
+from ..results import Results, Scores, retained
 from .canvas import COLUMN, GREY, PAGE, SMALL, drawing, legend, note, vectors
-from .results import Results, Scores, retained
 from .selection import Selection, origin, select
 
 if TYPE_CHECKING:
