@@ -10,9 +10,11 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -98,6 +100,27 @@ def results(scale: str, *names: str) -> str:
         command = f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}"
         parts.append(f"### {titles()[name]}\n\n`{command}`\n\n{as_markdown(cells, found)}" if cells else "")
     return "\n\n".join(filter(None, parts)) or "Nothing of it has been run yet."
+
+
+@maker("figure")
+def figure(scale: str, name: str, kind: str, *columns: str) -> str:
+    """A figure of the stored results of a scale, of the columns and rows of a table of the paper."""
+    from fedunlearn.report.gallery import draw
+    from fedunlearn.report.results import load
+    from fedunlearn.reproduction import plan, titles
+
+    path = ROOT / f"docs/results/{scale}.json"
+    found = load(path) if path.exists() else None
+    wanted = plan(name, scale=scale, only=[*columns], seeds=None)
+    there = [column for column in wanted.columns if found and column in found.settings]
+    if found is None or not there:
+        return ""
+    with TemporaryDirectory() as folder:
+        drawn = draw(kind, found, there, wanted.listed, Path(folder) / kind)
+        svgs = [file.read_bytes() for file in drawn if file.suffix == ".svg"]
+    about = f"{titles()[name]} {kind}, scale {scale}, {', '.join(there)}".replace('"', "")
+    images = [f'<img alt="{about}" src="data:image/svg+xml;base64,{b64encode(s).decode()}">' for s in svgs]
+    return f'<div class="figure chart">{"".join(images)}</div>'
 
 
 @maker("claims")

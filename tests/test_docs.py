@@ -246,3 +246,55 @@ def test_links_of_the_repository_become_links_of_the_site(hooks: Any, page: str,
 )
 def test_what_a_page_would_load_from_outside_is_found(hooks: Any, html: str, outside: bool):
     assert bool(hooks.LOADED.search(html)) is outside
+
+
+@pytest.fixture
+def stored(hooks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """One run of FedOSD, stored where pages look for results."""
+    scores = {"asr": 0.9, "r_acc": 0.8, "r_acc_std": 0.1, "r_acc_worst": 0.7, "r_acc_best": 0.9}
+    run = Result(
+        column="fmnist-pat-50",
+        row="fedosd",
+        seed=1,
+        rate=0.025,
+        status="done",
+        model_sha256="0" * 64,
+        before={**scores, "distance": 0.0},
+        unlearned={**scores, "asr": 0.123, "distance": 1.0},
+        recovered={**scores, "asr": 0.0, "distance": 1.0},
+        cost={"seconds": 1.0, "seconds_server": 0.1},
+        course={"rounds": [0, 50, 100], "asr": [0.9, 0.123, 0], "r_acc": [0.8] * 3, "distance": [0, 1, 1]},
+    )
+    setting = {
+        "model": "mlp",
+        "data": {"dataset": "fmnist", "partition": "pat-50", "clients": 10, "fraction": 0.1},
+        "training": {"epochs": 1, "batch_size": 50},
+        "pretraining": {"rounds": 300},
+        "unlearning": 50,
+        "recovery": 50,
+    }
+    results = Results("laptop", {"fmnist-pat-50": setting}, [], {}, [run])
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    (tmp_path / "docs/results").mkdir(parents=True)
+    save(results, tmp_path / "docs/results/laptop.json")
+    return results
+
+
+@pytest.mark.usefixtures("stored")
+def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
+    page = hooks.made("<!-- results: laptop fmnist mnist -->")
+    assert page.startswith("### Table 6: Fashion-MNIST")
+    assert "`fedunlearn reproduce fmnist --scale laptop --seeds 1`" in page
+    assert "| fedosd¹ | .123 | .000 | +.123 |" in page
+    assert "MNIST with" not in page.replace("Fashion-MNIST with", "")  # nothing of it has been run
+    assert hooks.made("<!-- claims: laptop -->").count("fedosd ASR¹ .123") >= 1
+    figure = hooks.made("<!-- figure: laptop fmnist tradeoff -->")
+    assert figure.startswith('<div class="figure chart"><img alt="Table 6')
+    assert hooks.made("<!-- figure: laptop mnist tradeoff -->") == ""
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_scale_without_results_says_so(hooks: Any):
+    for marker in ("results: paper fmnist", "claims: paper"):
+        assert hooks.made(f"<!-- {marker} -->") == "Nothing has been run at this scale yet."
+    assert hooks.made("<!-- figure: paper fmnist tradeoff -->") == ""
