@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedunlearn import FedUnlearnError, cli, reproduction
@@ -126,3 +127,12 @@ def test_unknown_names_get_a_suggestion():
         reproduce("tabel1")
     with pytest.raises(FedUnlearnError, match="has no scale 'labtop'; did you mean 'laptop'"):
         reproduce("table1", "--scale", "labtop")
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_table_that_does_not_fit_is_written_whole(monkeypatch, capsys, wide):
+    monkeypatch.setattr(cli, "out", Console(width=120 if wide else 80))
+    cli._print_table([["", "a" * 30, "b" * 30, "c" * 30], ["x", "1", "2", "3"]])
+    shown = capsys.readouterr().out
+    assert all(letter * 30 in shown for letter in "abc")
+    assert shown.startswith("|") is not wide

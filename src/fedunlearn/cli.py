@@ -257,7 +257,7 @@ def _print_table(lines: list[list[str]]) -> None:
     from .report.comparison import markdown, shown
 
     table = shown(lines)
-    if Measurement.get(out, out.options, table).maximum <= out.width:
+    if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
         out.print(table, end="\n\n")
     else:
         print(markdown(lines), end="\n\n")
