@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 
 from rich.table import Table
 
-from ..record import read_json, read_metrics
-from ..types import Metrics
+from ..record import read_metrics
+from .results import Result, summarise
 
 COLUMNS = {
     "asr_1": "ASR¹",
@@ -35,39 +35,28 @@ DIGITS = {
     "megabytes_down": 0,
     "megabytes_stored": 0,
 }
+SHOWN = {"asr": "asr", "r_acc": "r_acc", "worst": "r_acc_worst", "distance": "distance"}
 Figures = Mapping[str, float]
 
 
-def figures(run: Path) -> Figures:
+def figures(run: Result) -> Figures:
     """What a comparison says about one run: 1 is the end of unlearning, 2 the end of post-training."""
-    rows = read_metrics(run)
-    found: dict[str, float] = {}
-    for number, stage in ((1, "unlearning"), (2, "post-training")):
-        evaluated = [row for row in rows if row["stage"] == stage and "r_acc" in row]
-        if evaluated:
-            last = evaluated[-1]
-            kept = {"asr": "asr", "r_acc": "r_acc", "worst": "r_acc_worst", "distance": "distance"}
-            found |= {f"{key}_{number}": float(last[name]) for key, name in kept.items() if name in last}
-    counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
-    if counted:
-        found["conflicts"] = fmean(counted)
-    found |= {key: _total(rows, key) for key in ("local_trainings", "seconds")}
-    found |= {f"megabytes_{way}": _total(rows, f"bytes_{way}") / 1e6 for way in ("up", "down")}
-    found["megabytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0) / 1e6
-    return found
+    found = {
+        f"{key}_{stage}": run.stage(stage)[name]
+        for stage in (1, 2)
+        for key, name in SHOWN.items()
+        if name in run.stage(stage)
+    }
+    found |= {key: run.cost[key] for key in ("conflicts", "local_trainings", "seconds") if key in run.cost}
+    return found | {f"megabytes_{way}": run.cost[f"bytes_{way}"] / 1e6 for way in ("up", "down", "stored")}
 
 
-def _total(rows: Sequence[Metrics], key: str) -> float:
-    return sum(float(row.get(key, 0)) for row in rows)
-
-
-def start(run: Path) -> Figures:
+def start(run: Result) -> Figures:
     """ω⁰, as the run began with it."""
-    first = read_metrics(run)[0]
     return {
-        f"{key}_1": float(first[name])
-        for key, name in (("asr", "asr"), ("r_acc", "r_acc"), ("worst", "r_acc_worst"))
-        if name in first
+        f"{key}_1": run.before[name]
+        for key, name in SHOWN.items()
+        if name in run.before and key != "distance"
     }
 
 
@@ -76,7 +65,9 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
 
     Several runs of one are a mean ± standard deviation (of a sample, n − 1).
     """
-    finished = {row: [run for run in of if (run / "outcome.json").exists()] for row, of in runs.items()}
+    finished = {
+        row: [summarise(run) for run in of if (run / "outcome.json").exists()] for row, of in runs.items()
+    }
     numbers = {row: [figures(run) for run in of] for row, of in finished.items() if of}
     begun: dict[str, tuple[str, list[Figures]]] = {}
     for row, of in finished.items():
@@ -84,7 +75,7 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
         begun.setdefault(str(origin), (f"ω⁰ ({row})" if begun else "ω⁰", origin))
     numbers = dict(begun.values()) | numbers
     keys = [key for key in COLUMNS if any(key in found for of in numbers.values() for found in of)]
-    ended = {row: sorted({_status(run) for run in of} - {"done"}) for row, of in finished.items()}
+    ended = {row: sorted({run.status for run in of} - {"done"}) for row, of in finished.items()}
     return [
         ["", *(COLUMNS[key] for key in keys), "ended"],
         *(
@@ -96,10 +87,6 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
             for row, of in numbers.items()
         ),
     ]
-
-
-def _status(run: Path) -> str:
-    return str(read_json(run / "outcome.json")["status"])
 
 
 def _cell(key: str, values: Sequence[float]) -> str:

@@ -77,7 +77,7 @@ def gather(folder: Path, scale: str) -> Results:
     for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
         run = place.parent
         config, made_with = read_json(run / "experiment.json"), read_json(run / "environment.json")
-        runs.append(summarise(run, config))
+        runs.append(summarise(run))
         settings.setdefault(
             runs[-1].column,
             {key: config[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
@@ -92,9 +92,10 @@ def gather(folder: Path, scale: str) -> Results:
     return Results(scale, settings, environments, trials, runs)
 
 
-def summarise(run: Path, config: Mapping[str, Any]) -> Result:
+def summarise(run: Path) -> Result:
     """One finished run, from its folder COLUMN/seed-N/ROW."""
     rows, outcome = read_metrics(run), read_json(run / "outcome.json")
+    config = read_json(run / "experiment.json")
     evaluated = [row for row in rows if "r_acc" in row]
     counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
     cost = {key: sum(float(row.get(key, 0)) for row in rows) for key in COSTS}
