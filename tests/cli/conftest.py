@@ -3,10 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from fedunlearn.cli import main
 
 SMALL = """
 name = "small"
@@ -79,12 +82,38 @@ def refused(fedunlearn: Command) -> Callable[..., str]:
 
     def call(*arguments: object, code: int = 2, **variables: str) -> str:
         result = fedunlearn(*arguments, **variables)
-        assert result.returncode == code, result.stderr
-        assert result.stderr.count("\n") == 1, result.stderr
-        assert "Traceback" not in result.stderr + result.stdout
-        return result.stderr
+        return one_sentence(result.returncode, code, result.stdout, result.stderr)
 
     return call
+
+
+@pytest.fixture
+def refused_here(
+    tmp_path: Path,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., str]:
+    """The same in this process, which has imported torch already: for what is refused before it begins."""
+
+    def call(*arguments: object, code: int = 2, **variables: str) -> str:
+        for name, value in {**environment, **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["fedunlearn", *map(str, arguments)])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the program replaces
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return one_sentence(ended.value.code, code, *capsys.readouterr())
+
+    return call
+
+
+def one_sentence(code: object, expected: int, out: str, err: str) -> str:
+    assert code == expected, err
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err + out
+    return err
 
 
 def command(*arguments: object) -> list[str]:

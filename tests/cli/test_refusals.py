@@ -24,9 +24,9 @@ import pytest
         ("model=cnn", "model 'cnn' takes 3x32x32 inputs, not 1x28x28"),
     ],
 )
-def test_a_bad_setting(refused, small, change, sentence):
+def test_a_bad_setting(refused_here, small, change, sentence):
     partition = ["data.partition=pat-20"] if change == "data.clients=3" else []
-    assert sentence in refused("run", small, change, *partition)
+    assert sentence in refused_here("run", small, change, *partition)
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_a_bad_setting(refused, small, change, sentence):
         (["report"], "Missing argument"),
     ],
 )
-def test_bad_words(refused, words, sentence):
-    assert sentence in refused(*words)
+def test_bad_words(refused_here, words, sentence):
+    assert sentence in refused_here(*words)
 
 
-def test_broken_toml(refused, small):
+def test_broken_toml(refused_here, small):
     small.write_text("[data\n")
-    assert "small.toml is not TOML" in refused("run", small)
+    assert "small.toml is not TOML" in refused_here("run", small)
 
 
-def test_data_that_are_not_here(refused, small, tmp_path):
-    sentence = refused("run", small, "data.dataset=mnist", FEDUNLEARN_DATA=str(tmp_path))
+def test_data_that_are_not_here(refused_here, small, tmp_path):
+    sentence = refused_here("run", small, "data.dataset=mnist", FEDUNLEARN_DATA=str(tmp_path))
     assert "was not found in" in sentence
     assert "fedunlearn data get mnist" in sentence
 
 
-def test_a_folder_that_cannot_be_written(refused, small, tmp_path):
+def test_a_folder_that_cannot_be_written(refused_here, small, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "file" in refused("run", small, "--out", "file/run")
+    assert "file" in refused_here("run", small, "--out", "file/run")

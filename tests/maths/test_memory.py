@@ -35,6 +35,8 @@ print(extra(orthogonal_direction, 1000, 6000, step=0))
 """
 
 
+# The lower bounds are half of what the results take: they tell a measurement from none, while a busy system
+# takes pages back.
 @pytest.fixture(scope="module")
 def megabytes() -> list[float]:
     run = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
@@ -42,11 +44,11 @@ def megabytes() -> list[float]:
 
 
 def test_orthogonal_direction_of_11_million_columns_needs_less_than_64_mb(megabytes: list[float]) -> None:
-    assert 44 <= megabytes[0] <= 64
+    assert 22 <= megabytes[0] <= 64
 
 
 def test_orthogonal_direction_of_1000_rows_needs_less_than_64_mb(megabytes: list[float]) -> None:
-    assert 8 <= megabytes[3] <= 64
+    assert 4 <= megabytes[3] <= 64
 
 
 def test_orthogonal_direction_of_1000_equal_rows_needs_no_more(megabytes: list[float]) -> None:
@@ -58,4 +60,4 @@ def test_conflicts_makes_no_copy_of_the_matrix(megabytes: list[float]) -> None:
 
 
 def test_project_off_needs_little_beside_its_result(megabytes: list[float]) -> None:
-    assert 39 <= megabytes[2] <= 56
+    assert 20 <= megabytes[2] <= 56
