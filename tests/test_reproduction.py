@@ -115,6 +115,27 @@ def test_tables_of_one_scale_share_their_runs():
 
 
 @pytest.mark.usefixtures("files")
+def test_some_columns_leave_the_others_in_the_table(files):
+    wide = TABLE.replace('["a"]', '["a", "b"]').replace('"retrain", ', "")
+    (files / "table1.toml").write_text(wide)
+    shown = [reproduce("table1"), reproduce("table1", "--only", "b")]
+    assert "\na  fashion-demo" in shown[0]
+    assert "\na  fashion-demo" not in shown[1]
+    rows = Path("runs/reproduce-laptop/table1.csv").read_text().splitlines()[1:]
+    assert {row.partition(",")[0] for row in rows} == {"a", "b"}
+
+
+@pytest.mark.usefixtures("files")
+def test_what_fails_at_every_rate_is_shown_to_fail(files):
+    (files / "protocol.toml").write_text(PROTOCOL.replace("[0.001, 0.02]", "[1e35, 1e30]"))
+    shown = reproduce("table1")
+    assert "a/seed-1/fedosd: diverged" in shown
+    assert "lower the learning rate (now 1e+30)" in shown
+    assert "† Failed, and counts as it ended: fedosd in a (1 of 1)." in shown
+    assert "retrain" in shown
+
+
+@pytest.mark.usefixtures("files")
 def test_without_a_name_they_are_listed():
     listed = reproduce()
     assert "Table 1: small." in listed

@@ -208,9 +208,12 @@ def reproduce(
         return
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
-    if wanted.figures != ("triggers",):
-        _carry_out_all(wanted, folder, workers, track)
-        _side_by_side(wanted, folder, name, gather(folder, scale))
+    if wanted.figures == ("triggers",):  # pictures of data: there is nothing to run
+        for path in draw(folder, name, wanted, gather(folder, scale)):
+            out.print(str(path), soft_wrap=True)
+        return
+    _carry_out_all(wanted, folder, workers, track)
+    _side_by_side(wanted, folder, name, gather(folder, scale))
     try:
         for path in draw(folder, name, wanted, gather(folder, scale)):
             out.print(str(path), soft_wrap=True)
@@ -270,7 +273,8 @@ def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
     for run in (run for of in wanted.places(folder, column).values() for run in of):
         ended = read_json(run / "outcome.json")
         if Status(ended["status"]).failed:
-            out.print(f"{run.name}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
+            where = run.relative_to(folder)
+            out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
 
 
 def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +75,8 @@ class Comparison:
     seeds: tuple[int, ...]
     listed: tuple[str, ...]
     """All rows of the file, wanted now or not."""
+    requests: tuple[str, ...]
+    """All columns of the file."""
     grid: Grid | None = None
     printed: str = ""
     """The table of the paper that it reproduces."""
@@ -150,6 +152,7 @@ def read_comparison(
         experiments,
         tuple(range(first.seed, first.seed + (seeds or plan.seeds))),
         tuple(rows),
+        tuple(columns),
         plan.grid,
         plan.paper,
         plan.show.figures,
@@ -210,10 +213,10 @@ def _require_data(comparison: Comparison, folder: Path) -> None:
     """Reads each data set once: hours of runs should not end at one that is not there."""
     read = set()
     for column, rows in comparison.columns.items():
-        places = [run for runs in comparison.places(folder, column).values() for run in runs]
         data = next(iter(rows.values())).data
         wanted = (data.dataset, data.directory)
-        if wanted in read or all((run / "outcome.json").exists() for run in places):
+        alone = replace(comparison, columns={column: rows})
+        if wanted in read or not missing(alone, folder):
             continue
         try:
             load(*wanted)
@@ -258,9 +261,8 @@ def _tuned(
         _perform(_at(short, rate), run, folder, show, workers)
         if (reached := score(run)) is not None:
             scores[rate] = reached
-    if not scores:
-        raise FedUnlearnError(f"{row} fails at every learning rate of the grid: add smaller ones")
-    return max(scores, key=lambda rate: scores[rate])
+    # What fails at every rate is shown to fail, at the smallest; of equals the smallest is taken.
+    return max(sorted(scores), key=lambda rate: scores[rate], default=min(grid.rates))
 
 
 def _shortened(stage: StagePlan, share: float) -> StagePlan:

@@ -8,7 +8,7 @@ from .comparison import Comparison, read_comparison
 from .experiment import specimen
 from .record import write
 from .registry import did_you_mean
-from .report import gallery, results, side_by_side
+from .report import gallery, latex, results, side_by_side
 from .types import FedUnlearnError
 
 FILES = Path(__file__).with_name("experiments")
@@ -32,8 +32,8 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
 
 
 def beside(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:
-    """Its numbers beside the paper's."""
-    return side_by_side.side_by_side(found, list(comparison.columns), comparison.listed, comparison.printed)
+    """Its numbers beside the paper's: of all its rows, columns and seeds that have been run."""
+    return side_by_side.side_by_side(found, comparison.requests, comparison.listed, comparison.printed)
 
 
 def write_tables(
@@ -44,7 +44,7 @@ def write_tables(
     texts = {
         f"{name}.md": f"# {title}\n\n{side_by_side.as_markdown(cells, found)}",
         f"{name}.csv": side_by_side.as_csv(cells),
-        f"{name}.tex": side_by_side.as_latex(cells, f"{title} Scale {found.scale}; the paper's in brackets."),
+        f"{name}.tex": latex.as_latex(cells, found, f"{title} Scale {found.scale}."),
     }
     for file, text in texts.items():
         write(folder / file, text.encode())
@@ -54,7 +54,7 @@ def write_tables(
 
 def draw(folder: Path, name: str, comparison: Comparison, found: results.Results) -> list[Path]:
     """The figures that its file names, in ``figures`` of the folder."""
-    columns = [column for column in comparison.columns if column in found.settings]
+    columns = [column for column in comparison.requests if column in found.settings]
     paths: list[Path] = []
     for figure in comparison.figures:
         path = folder / "figures" / f"{name}-{figure}"

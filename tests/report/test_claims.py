@@ -190,7 +190,7 @@ def test_nothing_is_judged_without_runs():
     found = judge(Results("none", {}, [], {}, []))
     assert {one.verdict for one in found} == {Verdict.MISSING}
     assert all("no " in one.evidence for one in found)
-    assert "568 claims × columns judged: 0 hold, 0 fail, 568 not run" in markdown(found)
+    assert "0 of 568 claims × columns judged: 0 hold, 0 fail; 568 were not run" in markdown(found)
 
 
 def test_one_method_that_contradicts_is_enough_and_one_that_is_missing_leaves_it_open():
@@ -262,9 +262,9 @@ def test_the_table_flags_what_the_paper_does_not_show():
     lines = [line for line in text.splitlines() if "`sfu-remembers`" in line]
     assert lines == [
         "| `sfu-remembers`: Unlearning leaves SFU with ASR above .1. (Evaluation; Table 2) | fmnist-pat-20 "
-        "| holds | sfu ASR¹ .200 | the paper's own numbers do not show it: sfu ASR¹ .000 |",
-        "| `sfu-remembers` | fmnist-pat-50 | holds | sfu ASR¹ .200 | holds |",
+        "| 1 | holds | sfu ASR¹ .200 | the paper's own numbers do not show it: sfu ASR¹ .000 |",
+        "| `sfu-remembers` | fmnist-pat-50 | 1 | holds | sfu ASR¹ .200 | holds |",
         "Not run in fmnist-iid: `sfu-remembers`.",
     ]
     assert "| `backdoor`: " in text  # not run here, but the paper's own numbers contradict it
-    assert text.endswith("568 claims × columns judged: 2 hold, 0 fail, 566 not run")
+    assert text.endswith("2 of 568 claims × columns judged: 2 hold, 0 fail; 566 were not run")

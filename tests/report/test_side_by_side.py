@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 
 import pytest
 
 from fedunlearn import FedUnlearnError
+from fedunlearn.report.latex import as_latex
 from fedunlearn.report.paper import lookup
 from fedunlearn.report.results import Result, Results, gather, load, retained, save, score
 from fedunlearn.report.side_by_side import (
     as_csv,
-    as_latex,
     as_markdown,
     counted,
     grid,
@@ -23,14 +24,14 @@ from fedunlearn.report.side_by_side import (
 )
 
 
-def result(row, seed=1, *, column="fmnist-pat-50", unlearned=None, recovered=None, **cost):
+def result(row, seed=1, *, column="fmnist-pat-50", unlearned=None, recovered=None, status="done", **cost):
     scores = {"asr": 0.9, "r_acc": 0.8, "r_acc_std": 0.1, "r_acc_worst": 0.7, "r_acc_best": 0.9}
     return Result(
         column=column,
         row=row,
         seed=seed,
         rate=0.025,
-        status="done",
+        status=status,
         model_sha256="0" * 64,
         before=scores,
         unlearned={**scores, **unlearned} if unlearned else {},
@@ -114,6 +115,7 @@ def test_conflicts_and_seconds_are_costs():
     seconds = {(c.row, c.stage, c.measure): c for c in table("runtime")}
     assert seconds["fedosd", 2, "seconds"].ours == (9.0, 9.0)
     assert seconds["fedosd", 2, "seconds"].paper == 65.16
+    assert seconds["fedosd", 2, "seconds"].difference is None  # of two machines
     assert seconds["fedosd", 2, "seconds_server"].ours == (1.0, 1.0)
     counts = {(c.row, c.stage, c.measure): c for c in table("conflicts")}
     assert counts["fedosd", 1, "conflicts"].ours == (0.0, 0.5)
@@ -122,10 +124,10 @@ def test_conflicts_and_seconds_are_costs():
 
 def test_what_the_paper_does_not_print_is_shown_without_it():
     lines = grid(table(""), "fmnist-pat-50")
-    assert lines[0][1::3] == ["ASR", "R-Acc", "worst", "best"]
+    assert lines[0][1::3] == ["ASR", "R-Acc", "worst", "best", "η"]
     other = Results("laptop", {"fmnist-pat-50": settings(clients=7)}, [], {}, RUNS)
     assert {cell.paper for cell in table(results=other)} == {None}
-    assert "the paper prints 0 of" in counted(table(results=other))
+    assert "the paper prints no accuracy" in counted(table(results=other))
 
 
 def test_a_part_of_a_data_set_is_compared_with_the_whole():
@@ -137,6 +139,23 @@ def test_a_part_of_a_data_set_is_compared_with_the_whole():
         cell.paper for cell in table("cifar100", whole)
     ]
     assert any(cell.paper is not None for cell in table("cifar100", part))
+
+
+def test_a_failed_seed_counts_as_it_ended_and_is_marked():
+    runs = [
+        result("fupga", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.2}),
+        result("fupga", 2, unlearned={"asr": 0.4}, status="diverged"),
+    ]
+    cells = table(results=Results("laptop", MADE.settings, [], {}, runs), rows=["fupga"])
+    ours = {(cell.stage, cell.measure): cell for cell in cells}
+    assert ours[1, "asr"].ours == (0.0, 0.4)
+    assert ours[2, "asr"].ours == (0.2, 0.4)  # where it came no further
+    assert ours[0, "asr"].failed == 0
+    lines = grid(cells, "fmnist-pat-50")
+    assert lines[2][:2] == ["fupga¹", ".200 ±.283 †"]
+    assert "† Failed, and counts as it ended: fupga in fmnist-pat-50 (1 of 2)." in meaning(cells)
+    assert "3 numbers; the paper prints 3" in counted(cells)  # ω⁰'s alone
+    assert r".200$\pm$.283$^\dagger$" in as_latex(cells, MADE, "")
 
 
 def test_near_numbers_are_counted():
@@ -159,27 +178,36 @@ def test_csv_has_one_number_on_a_line():
         "0.002",
         "0.01800",
     )
-    assert first["seeds"] == "2"
+    assert (first["seeds"], first["failed"], first["rate"]) == ("2", "0", "0.025")
 
 
 def test_latex_has_the_layout_of_the_paper():
-    text = as_latex(table(), "Table 1.")
-    assert text.startswith("% Table 1.\n\\begin{tabular}{lrrr}\n")
-    assert r"\multicolumn{3}{c}{fmnist-pat-50}" in text
-    assert r"fedosd$^1$ & .000$\pm$.000 (.000) & " in text
-    assert text.endswith("\\bottomrule\n\\end{tabular}\n")
+    text = as_latex(table(), MADE, "Table 1, 10 %.")
+    assert text.startswith(
+        "\\begin{table}\\centering\\small\n\\caption{Table 1, 10 \\%. Ours is the mean $\\pm$"
+    )
+    assert "\n & \\multicolumn{2}{c}{FMNIST} \\\\\n & \\multicolumn{2}{c}{Pat-50} \\\\\n" in text
+    assert "\nMethod & ASR & R-Acc \\\\\n\\midrule\n$\\omega^0$ & .900" in text
+    osd = printed("fedosd", 1)
+    theirs = f"{osd.r_acc:.3f}({osd.r_acc_std:.3f})".replace("0.", ".")
+    assert r"FedOSD$^1$ & .000$\pm$.000 & .800$\pm$.000(.100) \\" in text
+    assert rf" & {{\scriptsize .000}} & {{\scriptsize {theirs}}} \\" in text
+    assert text.count(r"\midrule") == 4  # ω⁰, one stage, after unlearning, after post-training
+    assert text.endswith("\\bottomrule\n\\end{tabular}\n\\end{table}\n")
     body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
-    assert all(line.count("&") == 3 for line in body.splitlines()[1:])
+    assert all(line.count("&") == 2 for line in body.splitlines() if line != r"\midrule")
+    assert text.isascii()
 
 
 def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
     text = as_markdown(table(), MADE)
-    assert "**fmnist-pat-50**, scale laptop: fmnist (10% of the examples), pat-50, 10 clients, mlp" in text
+    assert "**fmnist-pat-50**, scale laptop: fmnist (10 % of the examples), pat-50, 10 clients, mlp" in text
     assert "300 rounds of pre-training, 50 + 50 rounds after the request" in text
-    assert "over up to 2 seeds" in text
-    assert "one seed, so there is no ±" in meaning(
-        table(results=Results("x", MADE.settings, [], {}, RUNS[:1]))
-    )
+    assert "over 2 seeds;" in text
+    alone = Results("x", MADE.settings, [], {}, RUNS[:1])
+    assert meaning(table(results=alone)).startswith("Ours is one seed;")
+    some = Results("x", MADE.settings, [], {}, RUNS[:3])
+    assert "over 2 seeds, or over the fewer that were run;" in meaning(table(results=some))
     assert "5 local epochs" in setup(settings() | {"training": {"epochs": 5, "batch_size": 50}})
 
 
@@ -193,8 +221,11 @@ def test_results_come_back_from_their_file(tmp_path):
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
 
 
-def test_a_foreign_file_is_refused(tmp_path):
-    (tmp_path / "other.json").write_text('{"runs": []}')
+@pytest.mark.parametrize(
+    "text", ['{"runs": []}', "[]", '{"format": "fedunlearn results 1"}', '{"format": "fedunlearn results 2"}']
+)
+def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
+    (tmp_path / "other.json").write_text(text)
     with pytest.raises(FedUnlearnError, match="holds no results of fedunlearn"):
         load(tmp_path / "other.json")
 
@@ -213,7 +244,7 @@ def test_a_folder_of_runs_is_gathered(tmp_path):
         {
             "stage": "unlearning",
             "elapsed": 2,
-            "distance": 1.5,
+            "distance": float("inf"),
             "conflicts": 1,
             "seconds": 1.5,
             "asr": 0.1,
@@ -248,5 +279,14 @@ def test_a_folder_of_runs_is_gathered(tmp_path):
     assert list(retained(run.unlearned)) == [("client-2", 0.6), ("client-10", 0.5)]
     assert found.trials == {"mine": {"fedosd": {"0.1": pytest.approx(0.8)}}}
     assert found.settings["mine"]["unlearning"] == 2
+    other = tmp_path / "mine/seed-4/puf"
+    shutil.copytree(tmp_path / "mine/seed-4/fedosd", other)
+    config["data"]["fraction"] = 0.2
+    (other / "experiment.json").write_text(json.dumps({**config, "seed": 4, "backdoor": {}}))
+    with pytest.raises(FedUnlearnError, match="puf was run with other settings than the runs beside it"):
+        gather(tmp_path, "laptop")
+    (other / "metrics.jsonl").write_text("")
+    with pytest.raises(FedUnlearnError, match="has ended and holds no evaluated round"):
+        gather(tmp_path, "laptop")
     (tmp_path / "mine/trials/fedosd/0.1/outcome.json").write_text('{"status": "diverged"}')
     assert score(tmp_path / "mine/trials/fedosd/0.1") is None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .results import Result, Results, Scores, mean
+from .results import Result, Results, mean
 
 NAMES = {"asr": "ASR", "r_acc": "R-Acc", "r_acc_worst": "worst", "r_acc_std": "std", "distance": "distance"}
 COSTS = {"conflicts": "NC", "seconds": "seconds", "seconds_server": "server's seconds"}
@@ -39,13 +39,9 @@ Check = Callable[[Results, str], Found]
 def score(key: str, stage: int, row: str) -> Term:
     """At the end of a stage, 0 to 2; a failed run that did not reach it counts as it ended."""
 
-    def ended(run: Result) -> Scores:
-        reached = [run.stage(number) for number in range(stage, -1, -1)]
-        return next((of for of in reached if of), {}) if run.failed else reached[0]
-
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
-        value = mean([ended(run) for run in runs], key)
+        value = mean([run.stage(stage) for run in runs], key)
         return _seen(f"{row} {NAMES[key]}{'⁰¹²'[stage]}", value, runs if stage else ())
 
     return read

@@ -29,6 +29,8 @@ class Judgement:
 
     claim: Claim
     column: str
+    seeds: int
+    """The most that any row of the column has; with one, small differences decide nothing."""
     verdict: Verdict
     evidence: str
     on_paper: Verdict
@@ -271,13 +273,16 @@ def judge(results: Results) -> list[Judgement]:
         for column in claim.columns:
             verdict, texts = claim.check(results, column)
             on_paper, printed = claim.check(as_results(), column)
-            found.append(Judgement(claim, column, verdict, ", ".join(texts), on_paper, ", ".join(printed)))
+            seeds = len({run.seed for run in results.runs if run.column == column})
+            found.append(
+                Judgement(claim, column, seeds, verdict, ", ".join(texts), on_paper, ", ".join(printed))
+            )
     return found
 
 
 def markdown(judgements: Sequence[Judgement]) -> str:
     """A table of what ran or does not hold on paper, where nothing ran, and how many of each."""
-    lines = ["| claim | column | verdict | numbers | the paper's own |", "|---|---|---|---|---|"]
+    lines = ["| claim | column | seeds | verdict | numbers | the paper's own |", "|---|---|---:|---|---|---|"]
     told: set[str] = set()
     unseen: dict[str, list[str]] = defaultdict(list)
     for one in judgements:
@@ -287,16 +292,18 @@ def markdown(judgements: Sequence[Judgement]) -> str:
             sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in told else ""
             told.add(one.claim.id)
             numbers = "" if one.verdict is Verdict.MISSING else one.evidence
-            cells = (f"`{one.claim.id}`{sentence}", one.column, one.verdict, numbers, _own(one))
+            seeds = str(one.seeds or "–")
+            cells = (f"`{one.claim.id}`{sentence}", one.column, seeds, one.verdict, numbers, _own(one))
             lines.append(f"| {' | '.join(cells)} |")
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, columns in unseen.items():
         alike[tuple(columns)].append(f"`{name}`")
     lines += [f"\nNot run in {', '.join(columns)}: {', '.join(names)}." for columns, names in alike.items()]
     count = Counter(one.verdict for one in judgements)
+    judged = count[Verdict.HOLDS] + count[Verdict.FAILS]
     return "\n".join(lines) + (
-        f"\n\n{len(judgements)} claims × columns judged: {count[Verdict.HOLDS]} hold, "
-        f"{count[Verdict.FAILS]} fail, {count[Verdict.MISSING]} not run"
+        f"\n\n{judged} of {len(judgements)} claims × columns judged: {count[Verdict.HOLDS]} hold, "
+        f"{count[Verdict.FAILS]} fail; {count[Verdict.MISSING]} were not run"
     )
 
 

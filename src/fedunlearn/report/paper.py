@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..registry import did_you_mean
 from ..types import FedUnlearnError, Status
 from .results import Result, Results
+
+PARTS = {"cifar100-test": "cifar100"}
+"""Data sets that stand in for another, of which they are a part."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,20 @@ def lookup(
     return [p for p in printed() if (p.dataset, p.partition, p.row, p.stage, p.clients, p.epochs) == wanted]
 
 
+def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -> Printed | None:
+    """What the paper prints for the settings of a column, in that table if it is there, else in another."""
+    data = settings["data"]
+    found = lookup(
+        dataset=PARTS.get(data["dataset"], data["dataset"]),
+        partition=data["partition"],
+        row=row,
+        stage=stage,
+        clients=data["clients"],
+        epochs=settings["training"]["epochs"],
+    )
+    return next((cell for cell in found if cell.table == table), next(iter(found), None))
+
+
 @cache
 def as_results() -> Results:
     """The same in the shape of finished runs; of two numbers for one, that of the earlier table."""
@@ -90,12 +109,18 @@ def as_results() -> Results:
             before=found.get((column, "omega0", 0), {}),
             unlearned=found.get((column, row, 1), {}),
             recovered=found.get((column, row, 2), {}),
-            cost=found.get((column, row, 1), {}) | found.get((column, row, 2), {}),
+            cost=_cost(found.get((column, row, 1), {}) | found.get((column, row, 2), {})),
             course={},
         )
         for column, row in dict.fromkeys((column, row) for column, row, stage in found if stage)
     ]
     return Results("paper", {}, [], {}, runs)
+
+
+def _cost(values: dict[str, float]) -> dict[str, float]:
+    """Ours are the seconds of all, the paper's those of clients and server apart."""
+    both = values.get("seconds", 0.0) + values.get("seconds_server", 0.0)
+    return values | ({"seconds": both} if "seconds" in values else {})
 
 
 def _column(entry: Printed) -> str:

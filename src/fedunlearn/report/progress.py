@@ -106,4 +106,5 @@ def _bars(console: Console) -> Progress:
         TextColumn("ETA"),
         TimeRemainingColumn(),
         console=console,
+        speed_estimate_period=86400,  # seconds: of many runs, one may take an hour
     )

@@ -1,8 +1,9 @@
-"""Finished runs in about a kilobyte each: what the tables and figures of the documentation are made from."""
+"""Finished runs in two kilobytes each: what the tables and figures of the documentation are made from."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ class Result:
     row: str
     seed: int
     rate: float
-    """Learning rate of unlearning, or of recovery where a method has no other stage."""
+    """Learning rate of the first round."""
     status: str
     model_sha256: str
     before: Scores
@@ -48,8 +49,9 @@ class Result:
         return Status(self.status).failed
 
     def stage(self, number: int) -> Scores:
-        """0 is before, 1 unlearned, 2 recovered."""
-        return (self.before, self.unlearned, self.recovered)[number]
+        """0 is before, 1 unlearned, 2 recovered; a failed run counts as it ended where it came no further."""
+        reached = (self.before, self.unlearned, self.recovered)[number]
+        return self.stage(number - 1) if self.failed and not reached and number else reached
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,13 @@ def gather(folder: Path, scale: str) -> Results:
         run = place.parent
         config, made_with = read_json(run / "experiment.json"), read_json(run / "environment.json")
         runs.append(summarise(run))
-        settings.setdefault(
-            runs[-1].column,
-            {key: config[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
-            | {key: config[key]["rounds"] for key in ("unlearning", "recovery")},
-        )
+        setting = {key: config[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
+        setting |= {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
+        if settings.setdefault(runs[-1].column, setting) != setting:
+            raise FedUnlearnError(
+                f"{run} was run with other settings than the runs beside it, so they do not compare: "
+                "remove what is old, or choose another folder with --out"
+            )
         if made_with not in environments:
             environments.append(made_with)
     trials: dict[str, dict[str, dict[str, float | None]]] = {}
@@ -97,16 +101,18 @@ def summarise(run: Path) -> Result:
     rows, outcome = read_metrics(run), read_json(run / "outcome.json")
     config = read_json(run / "experiment.json")
     evaluated = [row for row in rows if "r_acc" in row]
+    if not evaluated:
+        raise FedUnlearnError(f"{run} has ended and holds no evaluated round: remove it, and it is run anew")
     counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
     cost = {key: sum(float(row.get(key, 0)) for row in rows) for key in COSTS}
     cost["bytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0)
     cost |= {"conflicts": fmean(counted)} if counted else {}
-    trains = any(row["stage"] == "unlearning" for row in rows)
+    rates = [float(row["lr"]) for row in rows if "lr" in row]
     return Result(
         column=run.parent.parent.name,
         row=run.name,
         seed=int(config["seed"]),
-        rate=float(config["unlearning" if trains else "recovery"]["lr"]),
+        rate=rates[0] if rates else float(config["unlearning"]["lr"]),
         status=str(outcome["status"]),
         model_sha256=str(outcome["model_sha256"]),
         before=_scores(evaluated[:1]),
@@ -114,11 +120,12 @@ def summarise(run: Path) -> Result:
         recovered=_scores([row for row in evaluated if row["stage"] == "post-training"]),
         cost={key: round(value, DIGITS) for key, value in cost.items()},
         course={"rounds": [float(row["elapsed"]) for row in evaluated]}
-        | {
-            key: [round(float(row[key]), DIGITS) if key in row else None for row in evaluated]
-            for key in COURSE
-        },
+        | {key: [_finite(row[key]) if key in row else None for row in evaluated] for key in COURSE},
     )
+
+
+def _finite(value: float | int | str) -> float | None:
+    return round(float(value), DIGITS) if math.isfinite(float(value)) else None
 
 
 def score(trial: Path) -> float | None:
@@ -138,24 +145,33 @@ def _scores(evaluated: Sequence[Metrics]) -> Scores:
         key: round(float(value), DIGITS)
         for row in evaluated[-1:]
         for key, value in row.items()
-        if key.startswith(measures)
+        if key.startswith(measures) and math.isfinite(float(value))
     }
 
 
 def save(results: Results, path: Path) -> None:
     """As JSON, one run on a line, so that a change shows which runs it changes."""
     head = {"format": FORMAT} | {key: value for key, value in asdict(results).items() if key != "runs"}
-    lines = [f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}," for key, value in head.items()]
-    runs = ",\n".join(json.dumps(asdict(run), sort_keys=True) for run in results.runs)
+    lines = [f"{json.dumps(key)}: {_json(value)}," for key, value in head.items()]
+    runs = ",\n".join(_json(asdict(run)) for run in results.runs)
     write(path, ("{" + "\n".join(lines) + '\n"runs": [\n' + runs + "\n]}\n").encode())
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def load(path: Path) -> Results:
     """What ``save`` wrote."""
     values = read_json(path)
-    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-        raise FedUnlearnError(f"{path} holds no results of fedunlearn: name a file that it wrote")
-    return Results(**values | {"runs": [Result(**run) for run in values["runs"]]})
+    try:
+        if values.pop("format") != FORMAT:
+            raise ValueError
+        return Results(**values | {"runs": [Result(**run) for run in values["runs"]]})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise FedUnlearnError(
+            f"{path} holds no results of fedunlearn, or damaged ones: name a file that it wrote"
+        ) from None
 
 
 def mean(found: Sequence[Scores], key: str) -> float | None:

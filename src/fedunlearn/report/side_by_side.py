@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .comparison import markdown
-from .paper import Printed, lookup, printed
+from .paper import beside, printed
 from .results import Result, Results
 
 MEASURES = {
@@ -27,8 +27,6 @@ NEAR = 0.05
 """How far an accuracy may lie from the paper's to count as near."""
 
 START = "omega0"
-PARTS = {"cifar100-test": "cifar100"}
-"""Data sets that stand in for another, of which they are a part."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,9 @@ class Cell:
     measure: str
     ours: tuple[float, ...]
     paper: float | None
+    rate: float
+    failed: int = 0
+    """Seeds that failed: each counts as it ended."""
 
     @property
     def mean(self) -> float:
@@ -48,7 +49,8 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        return None if self.paper is None else self.mean - self.paper
+        """Seconds of one machine less those of another would be no difference."""
+        return None if self.paper is None or self.measure.startswith("seconds") else self.mean - self.paper
 
 
 def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], table: str) -> list[Cell]:
@@ -61,12 +63,13 @@ def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], 
     for column in columns:
         runs = {row: found for row in rows if (found := results.of(column, row))}
         for row, stage, of in _ordered(runs):
-            paper = _paper(results.settings[column], row, stage, table)
+            paper = beside(results.settings[column], row, stage, table)
+            failed = sum(run.failed for run in of) if stage else 0
             for measure in measures:
                 ours = [value for run in of if (value := _value(run, stage, measure)) is not None]
                 if ours:
                     theirs = None if paper is None else getattr(paper, measure)
-                    cells.append(Cell(column, row, stage, measure, tuple(ours), theirs))
+                    cells.append(Cell(column, row, stage, measure, tuple(ours), theirs, of[0].rate, failed))
     return cells
 
 
@@ -80,24 +83,12 @@ def _ordered(runs: Mapping[str, Sequence[Result]]) -> Iterable[tuple[str, int, S
     """ω⁰, methods of one stage, then the others after unlearning, then after post-training."""
     if not runs:
         return
-    yield START, 0, next(iter(runs.values()))
+    # The row with the most seeds says most about ω⁰.
+    yield START, 0, max(runs.values(), key=len)
     single = [row for row, found in runs.items() if not any(run.unlearned for run in found)]
     yield from ((row, 2, runs[row]) for row in single)
     for stage in (1, 2):
         yield from ((row, stage, found) for row, found in runs.items() if row not in single)
-
-
-def _paper(settings: Mapping[str, Any], row: str, stage: int, table: str) -> Printed | None:
-    data = settings["data"]
-    found = lookup(
-        dataset=PARTS.get(data["dataset"], data["dataset"]),
-        partition=data["partition"],
-        row=row,
-        stage=stage,
-        clients=data["clients"],
-        epochs=settings["training"]["epochs"],
-    )
-    return next((cell for cell in found if cell.table == table), next(iter(found), None))
 
 
 def _value(run: Result, stage: int, measure: str) -> float | None:
@@ -113,11 +104,13 @@ def grid(cells: Sequence[Cell], column: str) -> list[list[str]]:
     """Header and lines of one column, for a terminal or Markdown."""
     of = {(cell.row, cell.stage, cell.measure): cell for cell in cells if cell.column == column}
     measures = [measure for measure in MEASURES if any(key[2] == measure for key in of)]
-    header = ["", *(text for measure in measures for text in (MEASURES[measure], "paper", "Δ"))]
+    header = ["", *(text for measure in measures for text in (MEASURES[measure], "paper", "Δ")), "η"]
     lines = []
     for row, stage in dict.fromkeys(key[:2] for key in of):
-        texts = [_texts(of.get((row, stage, measure))) for measure in measures]
-        lines.append([name(row, stage, cells), *(text for triple in texts for text in triple)])
+        triples = [texts(of.get((row, stage, measure))) for measure in measures]
+        rate = next(cell.rate for key, cell in of.items() if key[:2] == (row, stage))
+        shown = [text for triple in triples for text in triple]
+        lines.append([name(row, stage, cells), *shown, f"{rate:g}" if stage else "–"])
     return [header, *lines]
 
 
@@ -129,13 +122,14 @@ def name(row: str, stage: int, cells: Sequence[Cell]) -> str:
     return row + ("", "¹", "²")[stage] if both else row
 
 
-def _texts(cell: Cell | None) -> tuple[str, str, str]:
+def texts(cell: Cell | None) -> tuple[str, str, str]:
+    """Ours, the paper's and the difference."""
     if cell is None:
         return "–", "–", "–"
     spread = f" ±{number(stdev(cell.ours), cell.measure)}" if len(cell.ours) > 1 else ""
     paper = "–" if cell.paper is None else number(cell.paper, cell.measure)
     apart = "–" if cell.difference is None else number(cell.difference, cell.measure, signed=True)
-    return number(cell.mean, cell.measure) + spread, paper, apart
+    return number(cell.mean, cell.measure) + spread + (" †" if cell.failed else ""), paper, apart
 
 
 def number(value: float, measure: str, *, signed: bool = False) -> str:
@@ -148,73 +142,39 @@ def number(value: float, measure: str, *, signed: bool = False) -> str:
     return f"{minus or ('+' if signed else '')}{text}"
 
 
-def as_csv(cells: Iterable[Cell]) -> str:
-    """One number on a line."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["column", "row", "stage", "measure", "seeds", "ours", "deviation", "paper", "difference"])
-    for cell in cells:
-        known = cell.difference is not None
-        lines.writerow(
-            [
-                cell.column,
-                cell.row,
-                cell.stage,
-                cell.measure,
-                len(cell.ours),
-                f"{cell.mean:.5f}",
-                f"{stdev(cell.ours):.5f}" if len(cell.ours) > 1 else "",
-                cell.paper if known else "",
-                f"{cell.difference:.5f}" if known else "",
-            ]
-        )
-    return text.getvalue()
-
-
-def as_latex(cells: Sequence[Cell], caption: str) -> str:
-    r"""The paper's layout: a line for each method, its numbers in groups by column, for ``booktabs``.
-
-    The paper's number follows ours in brackets.
-    """
-    of = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
-    columns = list(dict.fromkeys(cell.column for cell in cells))
-    shown = {
-        column: [measure for measure in MEASURES if any(k[0] == column and k[3] == measure for k in of)]
-        for column in columns
+def meaning(cells: Sequence[Cell]) -> str:
+    """What a table's numbers are."""
+    most = max((len(cell.ours) for cell in cells), default=0)
+    fewer = any(len(cell.ours) < most for cell in cells)
+    seeds = f"Ours is the mean ± standard deviation (of a sample, n − 1) over {most} seeds"
+    failed = {
+        f"{cell.row} in {cell.column} ({cell.failed} of {len(cell.ours)})": None
+        for cell in cells
+        if cell.failed
     }
-    places = [(column, measure) for column in columns for measure in shown[column]]
-    heads = [rf"\multicolumn{{{len(shown[column])}}}{{c}}{{{column}}}" for column in columns]
-    lines = [
-        r"\begin{tabular}{l" + "r" * len(places) + "}",
-        r"\toprule",
-        " & ".join(["", *heads]) + r" \\",
-        " & ".join(["Method", *(MEASURES[measure] for _, measure in places)]) + r" \\",
-        r"\midrule",
-    ]
-    for row, stage in dict.fromkeys((cell.row, cell.stage) for cell in cells):
-        title = name(row, stage, cells).replace("ω⁰", r"$\omega^0$").replace("¹", "$^1$").replace("²", "$^2$")
-        numbers = [_latex(of.get((column, row, stage, measure))) for column, measure in places]
-        lines.append(" & ".join([title, *numbers]) + r" \\")
-    return "\n".join([f"% {caption}", *lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _latex(cell: Cell | None) -> str:
-    if cell is None:
-        return "--"
-    ours, paper, _ = _texts(cell)
-    ours = ours.replace(" ±", r"$\pm$").replace("−", "$-$")
-    return ours if cell.paper is None else rf"{ours} ({paper})"
+    return " ".join(
+        [
+            f"{seeds}{', or over the fewer that were run' if fewer else ''};"
+            if most > 1
+            else "Ours is one seed;",
+            "Δ is ours less the paper's. ¹ is the end of unlearning, ² the end of post-training; std is the "
+            "deviation over clients (of a population); η is the learning rate of the first round, chosen by "
+            "trials where the method has one to choose.",
+            *([f"† Failed, and counts as it ended: {', '.join(failed)}."] if failed else []),
+        ]
+    )
 
 
 def counted(cells: Iterable[Cell]) -> str:
     """How many numbers there are, and how many accuracies are near those that the paper prints."""
-    cells = list(cells)
+    cells = [cell for cell in cells if not cell.failed]
     accuracies = [cell.difference for cell in cells if _accuracy(cell.measure)]
-    beside = [abs(difference) for difference in accuracies if difference is not None]
-    near = sum(apart <= NEAR for apart in beside)
+    apart = [abs(difference) for difference in accuracies if difference is not None]
+    if not apart:
+        return f"{len(cells)} numbers; the paper prints no accuracy for them."
     return (
-        f"{len(cells)} numbers; the paper prints {len(beside)} of the accuracies among them, "
-        f"and {near} of ours are within ±{NEAR:.2f} of its."
+        f"{len(cells)} numbers; the paper prints {len(apart)} of the accuracies among them, "
+        f"and {sum(of <= NEAR for of in apart)} of ours are within ±{NEAR:.2f} of its."
     )
 
 
@@ -225,24 +185,13 @@ def _accuracy(measure: str) -> bool:
 def setup(settings: Mapping[str, Any]) -> str:
     """How a column was run, in one line."""
     data, pretraining = settings["data"], settings["pretraining"]
-    part = "" if data["fraction"] == 1 else f" ({data['fraction']:.0%} of the examples)"
+    part = "" if data["fraction"] == 1 else f" ({100 * data['fraction']:g} % of the examples)"
     epochs = settings["training"]["epochs"]
     return (
         f"{data['dataset']}{part}, {data['partition']}, {data['clients']} clients, {settings['model']}, "
         f"{'one local epoch' if epochs == 1 else f'{epochs} local epochs'} in batches of "
         f"{settings['training']['batch_size']}, {pretraining['rounds']} rounds of pre-training, "
         f"{settings['unlearning']} + {settings['recovery']} rounds after the request"
-    )
-
-
-def meaning(cells: Sequence[Cell]) -> str:
-    """What a table's numbers are."""
-    most = max((len(cell.ours) for cell in cells), default=0)
-    seeds = "one seed, so there is no ±" if most == 1 else f"up to {most} seeds"
-    return (
-        f"Ours is the mean ± standard deviation (of a sample, n − 1) over {seeds}; Δ is ours less the "
-        "paper's. ¹ is the end of unlearning, ² the end of post-training; std is the deviation over clients "
-        "(of a population)."
     )
 
 
@@ -255,3 +204,41 @@ def as_markdown(cells: Sequence[Cell], results: Results) -> str:
         for column in columns
     ]
     return "\n\n".join([*parts, f"{meaning(cells)} {counted(cells)}"]) + "\n"
+
+
+def as_csv(cells: Iterable[Cell]) -> str:
+    """One number on a line."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(
+        [
+            "column",
+            "row",
+            "stage",
+            "measure",
+            "rate",
+            "seeds",
+            "failed",
+            "ours",
+            "deviation",
+            "paper",
+            "difference",
+        ]
+    )
+    for cell in cells:
+        lines.writerow(
+            [
+                cell.column,
+                cell.row,
+                cell.stage,
+                cell.measure,
+                f"{cell.rate:g}" if cell.stage else "",
+                len(cell.ours),
+                cell.failed,
+                f"{cell.mean:.5f}",
+                f"{stdev(cell.ours):.5f}" if len(cell.ours) > 1 else "",
+                "" if cell.paper is None else cell.paper,
+                "" if cell.difference is None else f"{cell.difference:.5f}",
+            ]
+        )
+    return text.getvalue()

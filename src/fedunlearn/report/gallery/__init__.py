@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ..results import Results
 from .bars import conflict_bars, costs
-from .by_client import clients, radar
+from .by_client import clients
 from .pictures import triggers
 from .rounds import curves, tradeoff
+from .spread import radar
 
 __all__ = ["clients", "conflict_bars", "costs", "curves", "draw", "radar", "tradeoff", "triggers"]
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...types import FedUnlearnError
-from ..paper import lookup
+from ..paper import beside
 from ..results import Result, Results
 from .canvas import BLACK, COLUMN, PAGE, drawing, note, vectors
 from .selection import missing, select, spread
@@ -72,17 +72,9 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
 
 
 def _printed(results: Results, column: str, row: str) -> float | None:
-    settings = results.settings.get(column, {})
-    data, training = settings.get("data", {}), settings.get("training", {})
-    found = lookup(
-        dataset=data.get("dataset", ""),
-        partition=data.get("partition", ""),
-        clients=data.get("clients", 10),
-        epochs=training.get("epochs", 1),
-        row=row,
-        stage=1,
-    )
-    return next((cell.conflicts for cell in found if cell.conflicts is not None), None)
+    settings = results.settings.get(column)
+    found = beside(settings, row, 1, "conflicts") if settings else None
+    return found.conflicts if found else None
 
 
 def costs(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:

@@ -1,84 +1,26 @@
-"""Figures of the retained clients, one by one, from the results of a comparison.
+"""A figure of the retained clients, one by one, from the results of a comparison.
 
-They show one seed: with another, a client of the same number holds other data.
+It shows one seed: with another, a client of the same number holds other data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import pi
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...types import FedUnlearnError
 from ..results import Results, Scores, retained
-from .canvas import COLUMN, GREY, PAGE, SMALL, drawing, legend, note, vectors
+from .canvas import PAGE, SMALL, drawing, note, vectors
 from .selection import Selection, origin, select
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
-    from matplotlib.projections.polar import PolarAxes
 
 FEW = 12
 """More clients than these need the width of a page for each stage."""
-
-
-def radar(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
-    """Each retained client's accuracy after post-training, a polygon for each row; ω⁰ is the grey area."""
-    shown = [_clientwise(results, column, rows) for column in columns]
-    with drawing() as pyplot:
-        figure, grid = pyplot.subplots(
-            1,
-            len(shown),
-            figsize=(COLUMN if len(shown) == 1 else PAGE, 3.6 if len(shown) == 1 else 3.9),
-            layout="constrained",
-            subplot_kw={"projection": "polar"},
-            squeeze=False,
-        )
-        for axes, of in zip(grid.flat, shown, strict=True):
-            _spokes(axes, of)
-            if len(shown) > 1:
-                axes.set_title(of.column, fontsize=8, fontweight="bold", pad=12)
-        handles = {
-            label: handle
-            for axes in grid.flat
-            for handle, label in reversed(list(zip(*axes.get_legend_handles_labels(), strict=True)))
-        }
-        legend(figure, handles)
-        _note(figure, shown)
-        return vectors(figure, path)
-
-
-def _spokes(axes: PolarAxes, shown: Selection) -> None:
-    """The polygons of one column."""
-    known = _clients(shown)
-    angles = [2 * pi * place / len(known) for place in range(len(known))]
-    axes.set_theta_zero_location("N")
-    axes.set_theta_direction(-1)
-    axes.set_xticks(angles, [client.replace("client-", "client ") for client in known], fontsize=SMALL)
-    axes.set_ylim(0, 1)
-    axes.set_yticks([0.25, 0.5, 0.75, 1], ["", "0.5", "", "1"], fontsize=6.5, color=GREY)
-    axes.set_rlabel_position(180 / len(known))
-    axes.grid(linewidth=0.4, color="#CCCCCC")
-    axes.spines["polar"].set_visible(False)
-    begun = dict(retained(origin(shown)))
-    if begun.keys() >= set(known):
-        axes.fill(angles, [begun[client] for client in known], color=GREY, alpha=0.2, linewidth=0, label="ω⁰")
-    for row, runs in reversed(list(shown.runs.items())):
-        found, of = dict(retained(runs[0].recovered)), shown.styles[row]
-        axes.plot(
-            [*angles, angles[0]],
-            [found[client] for client in [*known, known[0]]],
-            color=of.colour,
-            linestyle=of.dash,
-            linewidth=1.2,
-            marker=of.marker,
-            markersize=3.5,
-            label=of.name,
-            clip_on=False,
-        )
 
 
 def clients(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:

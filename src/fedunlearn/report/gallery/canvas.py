@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...record import write
 from ...types import FedUnlearnError
+from ..names import NAMES
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -24,28 +25,6 @@ PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#6E6E6E"
 PALETTE = (VERMILION, BLACK, BLUE, SKY, GREEN, ORANGE, PURPLE, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES: tuple[Any, ...] = ((0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
-
-NAMES = {
-    "fedosd": "FedOSD",
-    "retrain": "Retraining",
-    "federaser": "FedEraser",
-    "fedrecovery": "FedRecovery",
-    "mode": "MoDe",
-    "ewcsga": "EWCSGA",
-    "fupga": "FUPGA",
-    "sfu": "SFU",
-    **{f"fedosd-m{number}": f"M{number}" for number in range(1, 7)},
-    "fedosd-joint": "FedOSD-joint",
-    "ascent": "Ascent",
-    "fedkdu": "FedKdu",
-    "fedquit": "FedQUIT",
-    "finetune": "Fine-tuning",
-    "knot": "KNOT",
-    "not": "NoT",
-    "puf": "PUF",
-    "rapid": "Rapid",
-}
-"""How figures write the names of methods; their order decides about styles."""
 
 COLUMN, PAGE = 3.4, 7.0
 """Width in inches of a column of print, and of a page."""

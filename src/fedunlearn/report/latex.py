@@ -1,0 +1,104 @@
+"""Tables beside the paper's in LaTeX, in its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from .names import DATA, NAMES, PARTITIONS
+from .results import Results
+from .side_by_side import MEASURES, START, Cell, meaning, number, texts
+
+
+def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
+    r"""The paper's layout, for ``booktabs``: data sets over partitions, std in brackets after R-Acc.
+
+    Below each of ours is the paper's number, smaller. Rules part ω⁰, methods of one stage and both stages.
+    """
+    of = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    places = [
+        (column, measure)
+        for column in columns
+        for measure in MEASURES
+        if measure != "r_acc_std" and any((key[0], key[3]) == (column, measure) for key in of)
+    ]
+    lines = [
+        r"\begin{table}\centering\small",
+        rf"\caption{{{_escaped(caption)} {_escaped(meaning(cells))} Below ours, the paper's.}}",
+        rf"\begin{{tabular}}{{l{'r' * len(places)}}}",
+        r"\toprule",
+        *_heads(results, places),
+        " & ".join(["Method", *(MEASURES[measure] for _, measure in places)]) + r" \\",
+    ]
+    group: tuple[int, bool] | None = None
+    for row, stage in dict.fromkeys((cell.row, cell.stage) for cell in cells):
+        both = any(cell.row == row and cell.stage == 1 for cell in cells)
+        if group != (group := (stage, both)):
+            lines.append(r"\midrule")
+        title = (
+            r"$\omega^0$" if row == START else NAMES.get(row, _escaped(row)) + (f"$^{stage}$" if both else "")
+        )
+        pairs = [_latex(of, column, row, stage, measure) for column, measure in places]
+        lines.append(" & ".join([title, *(ours for ours, _ in pairs)]) + r" \\")
+        if any(paper for _, paper in pairs):
+            small = (rf"{{\scriptsize {paper}}}" if paper else "" for _, paper in pairs)
+            lines.append(" & ".join(["", *small]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _heads(results: Results, places: Sequence[tuple[str, str]]) -> list[str]:
+    """Two lines: the data sets, and below each its partitions."""
+
+    def line(titles: Sequence[str]) -> str:
+        groups = [(title, len(list(of))) for title, of in groupby(titles)]
+        return (
+            " & ".join(["", *(rf"\multicolumn{{{wide}}}{{c}}{{{title}}}" for title, wide in groups)]) + r" \\"
+        )
+
+    data = [results.settings[column]["data"] for column, _ in places]
+    sets = [DATA.get(of["dataset"], _escaped(of["dataset"])) for of in data]
+    parts = [PARTITIONS.get(of["partition"], _escaped(of["partition"])) for of in data]
+    parts = [
+        f"{part}{', m=' + str(of['clients']) if of['clients'] != 10 else ''}"
+        for part, of in zip(parts, data, strict=True)
+    ]
+    return [line(sets), line(parts)]
+
+
+def _latex(
+    of: Mapping[tuple[str, str, int, str], Cell], column: str, row: str, stage: int, measure: str
+) -> tuple[str, str]:
+    """Ours and the paper's, with the deviation over clients in brackets."""
+    cell = of.get((column, row, stage, measure))
+    if cell is None:
+        return "--", ""
+    beside = of.get((column, row, stage, "r_acc_std")) if measure == "r_acc" else None
+    ours, paper, _ = texts(cell)
+    ours = ours.replace(" ±", r"$\pm$").replace("−", "$-$").replace(" †", r"$^\dagger$")
+    paper = "" if cell.paper is None else paper
+    if beside is not None:
+        ours += f"({number(beside.mean, 'r_acc_std')})"
+        paper += f"({number(beside.paper, 'r_acc_std')})" if paper and beside.paper is not None else ""
+    return ours, paper
+
+
+def _escaped(text: str) -> str:
+    for sign, written in {
+        "&": r"\&",
+        "%": r"\%",
+        "_": r"\_",
+        "−": "$-$",
+        "±": r"$\pm$",
+        "Δ": r"$\Delta$",
+    }.items():
+        text = text.replace(sign, written)
+    for sign, written in {
+        "¹": "$^1$",
+        "²": "$^2$",
+        "ω⁰": r"$\omega^0$",
+        "η": r"$\eta$",
+        "†": r"$^\dagger$",
+    }.items():
+        text = text.replace(sign, written)
+    return text
