@@ -9,10 +9,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedunlearn import FedUnlearnError, cli, reproduction
-from fedunlearn.comparison import missing
+from fedunlearn.comparison import missing, read_comparison
 from fedunlearn.report.paper import printed
 from fedunlearn.report.results import load
 
+ROOT = Path(__file__).parents[1]
 PROTOCOL = """
 name = "paper"
 model = "lenet5"
@@ -157,3 +158,15 @@ def test_a_table_that_does_not_fit_is_written_whole(monkeypatch, capsys, wide):
     shown = capsys.readouterr().out
     assert all(letter * 30 in shown for letter in "abc")
     assert shown.startswith("|") is not wide
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/results").glob("*.json")), ids=lambda path: path.stem)
+def test_stored_results_are_what_the_protocol_says_today(path):
+    found = load(path)
+    columns = read_comparison(reproduction.FILES / "protocol.toml", scale=found.scale).columns
+    assert path.stem == found.scale
+    assert found.settings.keys() == {run.column for run in found.runs}
+    for run in found.runs:
+        said = columns[run.column][run.row].model_dump(mode="json")
+        said |= {key: said[key]["rounds"] for key in ("unlearning", "recovery")}
+        assert {key: said[key] for key in found.settings[run.column]} == found.settings[run.column]
