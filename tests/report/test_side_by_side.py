@@ -203,11 +203,11 @@ def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
     text = as_markdown(table(), MADE)
     assert "**fmnist-pat-50**, scale laptop: fmnist (10 % of the examples), pat-50, 10 clients, mlp" in text
     assert "300 rounds of pre-training, 50 + 50 rounds after the request" in text
-    assert "over 2 seeds;" in text
+    assert "over 2 seeds. Δ" in text
     alone = Results("x", MADE.settings, [], {}, RUNS[:1])
-    assert meaning(table(results=alone)).startswith("Ours is one seed;")
+    assert meaning(table(results=alone)).startswith("Ours is one seed. Δ")
     some = Results("x", MADE.settings, [], {}, RUNS[:3])
-    assert "over 2 seeds, or over the fewer that were run;" in meaning(table(results=some))
+    assert "over 2 seeds, or over the fewer that were run." in meaning(table(results=some))
     assert "5 local epochs" in setup(settings() | {"training": {"epochs": 5, "batch_size": 50}})
 
 

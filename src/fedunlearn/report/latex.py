@@ -7,7 +7,7 @@ from itertools import groupby
 
 from .names import DATA, NAMES, PARTITIONS
 from .results import Results
-from .side_by_side import MEASURES, START, Cell, meaning, number, texts
+from .side_by_side import MEASURES, START, Cell, averaged, failures, number, texts
 
 
 def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
@@ -23,9 +23,16 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
         for measure in MEASURES
         if measure != "r_acc_std" and any((key[0], key[3]) == (column, measure) for key in of)
     ]
+    said = [
+        caption,
+        averaged(cells),
+        "Below ours, the paper's. ¹ is the end of unlearning, ² the end of post-training; in brackets is the "
+        "deviation over clients.",
+        failures(cells),
+    ]
     lines = [
         r"\begin{table}\centering\small",
-        rf"\caption{{{_escaped(caption)} {_escaped(meaning(cells))} Below ours, the paper's.}}",
+        rf"\caption{{{_escaped(' '.join(filter(None, said)))}}}",
         rf"\begin{{tabular}}{{l{'r' * len(places)}}}",
         r"\toprule",
         *_heads(results, places),

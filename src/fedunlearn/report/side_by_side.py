@@ -144,25 +144,28 @@ def number(value: float, measure: str, *, signed: bool = False) -> str:
 
 def meaning(cells: Sequence[Cell]) -> str:
     """What a table's numbers are."""
+    return (
+        f"{averaged(cells)} Δ is ours less the paper's. ¹ is the end of unlearning, ² the end of "
+        "post-training; std is the deviation over clients (of a population); η is the learning rate of the "
+        f"first round, chosen by trials where the method has one to choose. {failures(cells)}"
+    ).rstrip()
+
+
+def averaged(cells: Sequence[Cell]) -> str:
+    """Over how many seeds."""
     most = max((len(cell.ours) for cell in cells), default=0)
-    fewer = any(len(cell.ours) < most for cell in cells)
-    seeds = f"Ours is the mean ± standard deviation (of a sample, n − 1) over {most} seeds"
-    failed = {
-        f"{cell.row} in {cell.column} ({cell.failed} of {len(cell.ours)})": None
-        for cell in cells
-        if cell.failed
-    }
-    return " ".join(
-        [
-            f"{seeds}{', or over the fewer that were run' if fewer else ''};"
-            if most > 1
-            else "Ours is one seed;",
-            "Δ is ours less the paper's. ¹ is the end of unlearning, ² the end of post-training; std is the "
-            "deviation over clients (of a population); η is the learning rate of the first round, chosen by "
-            "trials where the method has one to choose.",
-            *([f"† Failed, and counts as it ended: {', '.join(failed)}."] if failed else []),
-        ]
+    if most < 2:
+        return "Ours is one seed."
+    fewer = ", or over the fewer that were run" if any(len(cell.ours) < most for cell in cells) else ""
+    return f"Ours is the mean ± standard deviation (of a sample, n − 1) over {most} seeds{fewer}."
+
+
+def failures(cells: Sequence[Cell]) -> str:
+    """What † marks, where there is one."""
+    failed = dict.fromkeys(
+        f"{cell.row} in {cell.column} ({cell.failed} of {len(cell.ours)})" for cell in cells if cell.failed
     )
+    return f"† Failed, and counts as it ended: {', '.join(failed)}." if failed else ""
 
 
 def counted(cells: Iterable[Cell]) -> str:
