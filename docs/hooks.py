@@ -102,6 +102,32 @@ def results(scale: str, *names: str) -> str:
     return "\n\n".join(filter(None, parts)) or "Nothing of it has been run yet."
 
 
+@maker("counts")
+def counts() -> str:
+    """How much of the paper has been run at each scale, and how much of it agrees."""
+    from fedunlearn.report.claims import judge
+    from fedunlearn.report.results import load
+    from fedunlearn.report.side_by_side import counted
+    from fedunlearn.reproduction import beside, plan, titles
+
+    lines = []
+    for path in sorted((ROOT / "docs/results").glob("*.json"), reverse=True):
+        found = load(path)
+        cells = {
+            (cell.column, cell.row, cell.stage, cell.measure): cell
+            for name in titles()
+            for cell in beside(plan(name, scale=found.scale, only=[], seeds=None), found)
+        }
+        verdicts = [str(one.verdict) for one in judge(found)]
+        hours = sum(run.cost["seconds"] for run in found.runs) / 3600
+        lines.append(
+            f"- `{found.scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request (without "
+            f"trials and pre-training). {counted(cells.values())} Of the paper's claims, column by column, "
+            f"{verdicts.count('holds')} hold and {verdicts.count('fails')} fail."
+        )
+    return "\n".join(lines) or "No results are stored yet."
+
+
 @maker("figure")
 def figure(scale: str, name: str, kind: str, *columns: str) -> str:
     """A figure of the stored results of a scale, of the columns and rows of a table of the paper."""

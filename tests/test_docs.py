@@ -288,6 +288,9 @@ def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     assert "| fedosd¹ | .123 | .000 | +.123 |" in page
     assert "MNIST with" not in page.replace("Fashion-MNIST with", "")  # nothing of it has been run
     assert hooks.made("<!-- claims: laptop -->").count("fedosd ASR¹ .123") >= 1
+    counted = hooks.made("<!-- counts: -->")
+    assert "1 runs" in counted
+    assert re.search(r"\d+ numbers; the paper prints \d+ .* hold and \d+ fail", counted)
     figure = hooks.made("<!-- figure: laptop fmnist tradeoff -->")
     assert figure.startswith('<div class="figure chart"><img alt="Table 6')
     assert hooks.made("<!-- figure: laptop mnist tradeoff -->") == ""
