@@ -122,8 +122,8 @@ def counts() -> str:
         hours = sum(run.cost["seconds"] for run in found.runs) / 3600
         lines.append(
             f"- `{found.scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request "
-            f"(without trials and pre-training). {counted(cells.values())} Of the paper's claims, column by column, "
-            f"{verdicts.count('holds')} hold and {verdicts.count('fails')} fail."
+            f"(without trials and pre-training). {counted(cells.values())} "
+            f"Of the paper's claims, column by column, {verdicts.count('holds')} hold and {verdicts.count('fails')} fail."
         )
     return "\n".join(lines) or "No results are stored yet."
 
