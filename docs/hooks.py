@@ -123,7 +123,8 @@ def counts() -> str:
         lines.append(
             f"- `{found.scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request "
             f"(without trials and pre-training). {counted(cells.values())} "
-            f"Of the paper's claims, column by column, {verdicts.count('holds')} hold and {verdicts.count('fails')} fail."
+            f"Of the paper's claims, column by column, {verdicts.count('holds')} hold "
+            f"and {verdicts.count('fails')} fail."
         )
     return "\n".join(lines) or "No results are stored yet."
 
