@@ -144,6 +144,18 @@ def test_without_a_name_they_are_listed():
 
 
 @pytest.mark.usefixtures("files")
+def test_pictures_of_triggers_need_data_and_no_runs(files, tmp_path, monkeypatch):
+    text = TABLE.replace("[show]", '[show]\nfigures = ["triggers"]')
+    (files / "pictures.toml").write_text(text)
+    shown = reproduce("pictures")
+    assert shown.splitlines() == [f"runs/reproduce-laptop/figures/pictures.{kind}" for kind in ("svg", "pdf")]
+    (files / "protocol.toml").write_text(PROTOCOL.replace("fashion-demo", "cifar10"))
+    monkeypatch.setenv("FEDUNLEARN_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(FedUnlearnError, match="'cifar10'"):
+        reproduce("pictures")
+
+
+@pytest.mark.usefixtures("files")
 def test_unknown_names_get_a_suggestion():
     with pytest.raises(FedUnlearnError, match="did you mean 'table1'"):
         reproduce("tabel1")

@@ -208,16 +208,18 @@ def reproduce(
         return
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
-    if wanted.figures == ("triggers",):  # pictures of data: there is nothing to run
-        for path in draw(folder, name, wanted, gather(folder, scale)):
-            out.print(str(path), soft_wrap=True)
-        return
-    _carry_out_all(wanted, folder, workers, track)
-    _side_by_side(wanted, folder, name, gather(folder, scale))
+    pictures_only = wanted.figures == ("triggers",)  # of data: there is nothing to run
+    if not pictures_only:
+        _carry_out_all(wanted, folder, workers, track)
+    found = gather(folder, scale)
+    if not pictures_only:
+        _side_by_side(wanted, folder, name, found)
     try:
-        for path in draw(folder, name, wanted, gather(folder, scale)):
+        for path in draw(folder, name, wanted, found):
             out.print(str(path), soft_wrap=True)
     except FedUnlearnError as error:
+        if pictures_only:
+            raise
         out.print(f"figures  none: {error}", soft_wrap=True, markup=False)
 
 

@@ -221,10 +221,9 @@ def _require_data(comparison: Comparison, folder: Path) -> None:
         try:
             load(*wanted)
         except FedUnlearnError as error:
-            other = (
-                f"; or name other columns than {column} with --only" if len(comparison.columns) > 1 else ""
-            )
-            raise FedUnlearnError(f"{error}{other}") from None
+            others = len(comparison.columns) > 1
+            hint = f"; or name other columns than {column} with --only" if others else ""
+            raise FedUnlearnError(f"{error}{hint}") from None
         read.add(wanted)
 
 
