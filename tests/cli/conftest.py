@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from fedunlearn.cli import main
+from fedunlearn import cli
 
 SMALL = """
 name = "small"
@@ -88,23 +89,35 @@ def refused(fedunlearn: Command) -> Callable[..., str]:
 
 
 @pytest.fixture
-def refused_here(
+def here(
     tmp_path: Path,
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Callable[..., str]:
-    """The same in this process, which has imported torch already: for what is refused before it begins."""
+) -> Command:
+    """The program in this process, which has imported torch already: for what needs no process of its own."""
 
-    def call(*arguments: object, code: int = 2, **variables: str) -> str:
+    def call(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         for name, value in {**environment, **variables}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["fedunlearn", *map(str, arguments)])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the program replaces
+        monkeypatch.setattr(cli, "out", Console(highlight=False, width=int(environment["COLUMNS"])))
         with pytest.raises(SystemExit) as ended:
-            main()
-        return one_sentence(ended.value.code, code, *capsys.readouterr())
+            cli.main()
+        return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def refused_here(here: Command) -> Callable[..., str]:
+    """What is refused before it begins."""
+
+    def call(*arguments: object, code: int = 2, **variables: str) -> str:
+        result = here(*arguments, **variables)
+        return one_sentence(result.returncode, code, result.stdout, result.stderr)
 
     return call
 

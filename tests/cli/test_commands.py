@@ -51,8 +51,8 @@ def test_torch_is_not_imported_for_a_glance(environment, word):
     assert result.returncode == 0, result.stderr
 
 
-def test_methods(fedunlearn):
-    shown = fedunlearn("methods").stdout
+def test_methods(here):
+    shown = here("methods").stdout
     assert "fedosd" in shown
     assert "AAAI 2025" in shown
     assert "who must be online" in shown
@@ -67,31 +67,31 @@ def test_methods(fedunlearn):
         assert re.search(rf"^ *{name} .* {needs} *$", shown, re.MULTILINE), shown
 
 
-def test_models_with_their_size(fedunlearn):
-    shown = fedunlearn("models").stdout
+def test_models_with_their_size(here):
+    shown = here("models").stdout
     assert re.search(r"mlp .* any +478,410", shown)
     assert re.search(r"lenet5 .* 1x28x28 +61,706", shown)
 
 
-def test_datasets_and_where_they_are(fedunlearn, tmp_path):
-    shown = fedunlearn("datasets", FEDUNLEARN_DATA=str(tmp_path)).stdout
+def test_datasets_and_where_they_are(here, tmp_path):
+    shown = here("datasets", FEDUNLEARN_DATA=str(tmp_path)).stdout
     assert "fashion-demo.safetensors.xz" in shown
     assert re.search(r"mnist .*no: fedunlearn data get mnist", shown)
 
 
-def test_data_where(fedunlearn, refused, tmp_path):
-    assert fedunlearn("data", "where", FEDUNLEARN_DATA=str(tmp_path)).stdout.strip() == str(tmp_path)
-    assert fedunlearn("data", "where", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
-    missing = refused("data", "where", "mnist", code=1, FEDUNLEARN_DATA=str(tmp_path))
+def test_data_where(here, refused_here, tmp_path):
+    assert here("data", "where", FEDUNLEARN_DATA=str(tmp_path)).stdout.strip() == str(tmp_path)
+    assert here("data", "where", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
+    missing = refused_here("data", "where", "mnist", code=1, FEDUNLEARN_DATA=str(tmp_path))
     assert "fedunlearn data get mnist" in missing
 
 
-def test_data_get_of_what_is_here_loads_nothing(fedunlearn):
-    assert fedunlearn("data", "get", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
+def test_data_get_of_what_is_here_loads_nothing(here):
+    assert here("data", "get", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
 
 
-def test_data_get_without_network_says_so(refused, tmp_path):
-    sentence = refused(
+def test_data_get_without_network_says_so(refused_here, tmp_path):
+    sentence = refused_here(
         "data", "get", "mnist", FEDUNLEARN_DATA=str(tmp_path), https_proxy="http://127.0.0.1:9", no_proxy=""
     )
     assert "could not be downloaded" in sentence
