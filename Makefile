@@ -45,7 +45,7 @@ clean:  ## remove the environment and everything that can be made again; keeps r
 $(READY): pyproject.toml constraints.txt
 	@echo "Preparing .venv; the first time this takes a few minutes."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[report,dev,docs]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[report,dev,docs]'
 	@touch $@
 
 # Other simulators, for comparison only; without them the rest is measured all the same.
