@@ -143,3 +143,16 @@ def test_many_runs_share_one_display():
     assert "2/2" in last
     assert "seed-1/puf" in last
     assert last.count("unlearning") == 1
+
+
+@pytest.mark.usefixtures("terminal")
+def test_the_time_left_of_many_long_runs_is_known():
+    now = 0.0
+    display = Display(Console(file=io.StringIO(), force_terminal=True, width=100), runs=4)
+    display._bars.get_time = lambda: now
+    with display:
+        for name in ("a", "b", "c"):
+            with display.run(name):
+                now += 1800
+    (whole,) = display._bars.tasks
+    assert whole.time_remaining == pytest.approx(1800, rel=0.5)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .results import Result, Results, mean
+from .numbers import mean
+from .results import Result, Results
 
 NAMES = {"asr": "ASR", "r_acc": "R-Acc", "r_acc_worst": "worst", "r_acc_std": "std", "distance": "distance"}
 COSTS = {"conflicts": "NC", "seconds": "seconds", "seconds_server": "server's seconds"}

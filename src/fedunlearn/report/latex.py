@@ -90,22 +90,19 @@ def _latex(
     return ours, paper
 
 
-def _escaped(text: str) -> str:
-    for sign, written in {
+WRITTEN = str.maketrans(
+    {
         "&": r"\&",
         "%": r"\%",
         "_": r"\_",
         "−": "$-$",
         "±": r"$\pm$",
-        "Δ": r"$\Delta$",
-    }.items():
-        text = text.replace(sign, written)
-    for sign, written in {
         "¹": "$^1$",
         "²": "$^2$",
-        "ω⁰": r"$\omega^0$",
-        "η": r"$\eta$",
         "†": r"$^\dagger$",
-    }.items():
-        text = text.replace(sign, written)
-    return text
+    }
+)
+
+
+def _escaped(text: str) -> str:
+    return text.translate(WRITTEN)

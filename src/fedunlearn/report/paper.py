@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,7 @@ def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -
 @cache
 def as_results() -> Results:
     """The same in the shape of finished runs; of two numbers for one, that of the earlier table."""
-    keys = (
-        "asr",
-        "r_acc",
-        "r_acc_std",
-        "r_acc_worst",
-        "r_acc_best",
-        "conflicts",
-        "seconds",
-        "seconds_server",
-    )
+    keys = [field.name for field in fields(Printed) if field.default is None]
     found: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
     for entry in printed():
         values = {key: value for key in keys if (value := getattr(entry, key)) is not None}

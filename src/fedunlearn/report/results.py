@@ -174,12 +174,6 @@ def load(path: Path) -> Results:
         ) from None
 
 
-def mean(found: Sequence[Scores], key: str) -> float | None:
-    """Over those that have the number; None where none has."""
-    values = [of[key] for of in found if key in of]
-    return fmean(values) if values else None
-
-
 def retained(scores: Scores) -> Iterator[tuple[str, float]]:
     """Each retained client's accuracy, in the order of their numbers."""
     found = {key.removeprefix("r_acc "): value for key, value in scores.items() if key.startswith("r_acc ")}

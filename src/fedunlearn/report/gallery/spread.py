@@ -7,7 +7,8 @@ from math import pi
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..results import Results, mean
+from ..numbers import mean
+from ..results import Results
 from .canvas import BLUE, COLUMN, GREY, ORANGE, PAGE, SMALL, VERMILION, drawing, legend, note, vectors
 from .selection import Selection, missing, origin, seeds, select
 
