@@ -95,17 +95,24 @@ def results(scale: str, *names: str) -> str:
         return "Nothing has been run at this scale yet."
     found, parts = load(path), []
     for name in names:
-        cells = beside(plan(name, scale=scale, only=[], seeds=None), found)
+        wanted = plan(name, scale=scale, only=[], seeds=None)
+        cells = beside(wanted, found)
         seeds = max(len(cell.ours) for cell in cells) if cells else 1
         command = f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}"
-        parts.append(f"### {titles()[name]}\n\n`{command}`\n\n{as_markdown(cells, found)}" if cells else "")
-    return "\n\n".join(filter(None, parts)) or "Nothing of it has been run yet."
+        parts += [f"### {titles()[name]}\n\n`{command}`", as_markdown(cells, found)] if cells else []
+        absent = [
+            f"{column} ({', '.join(rows)})"
+            for column in wanted.requests
+            if (rows := [row for row in wanted.listed if not found.of(column, row)])
+        ]
+        parts += [f"Not run yet: {'; '.join(absent)}."] if cells and absent else []
+    return "\n\n".join(parts) or "Nothing of it has been run yet."
 
 
 @maker("counts")
 def counts() -> str:
     """How much of the paper has been run at each scale, and how much of it agrees."""
-    from fedunlearn.report.claims import judge
+    from fedunlearn.report.claims import judge, tally
     from fedunlearn.report.results import load
     from fedunlearn.report.side_by_side import counted
     from fedunlearn.reproduction import beside, plan, titles
@@ -118,13 +125,10 @@ def counts() -> str:
             for name in titles()
             for cell in beside(plan(name, scale=found.scale, only=[], seeds=None), found)
         }
-        verdicts = [str(one.verdict) for one in judge(found)]
         hours = sum(run.cost["seconds"] for run in found.runs) / 3600
         lines.append(
             f"- `{found.scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request "
-            f"(without trials and pre-training). {counted(cells.values())} "
-            f"Of the paper's claims, column by column, {verdicts.count('holds')} hold "
-            f"and {verdicts.count('fails')} fail."
+            f"(without trials and pre-training). {counted(cells.values())} {tally(judge(found))}"
         )
     return "\n".join(lines) or "No results are stored yet."
 

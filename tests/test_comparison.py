@@ -115,6 +115,11 @@ def test_scales_and_extended_files(write):
         (BASE + ROWS + "[grid]\nrates = []", "grid = []: list should have at least 1 item"),
         ('extends = "mine.toml"', "extends itself"),
         ('extends = "nowhere.toml"', "nowhere.toml"),
+        (BASE + ROWS + "[columns.a]\nseed = 5", "columns.a: seed is that of the whole comparison"),
+        (BASE + ROWS + 'name = "z"', "methods.loud: name is that of the whole comparison"),
+        (BASE + ROWS + "[scale.tiny]\n[columns.a]\nscale.tinny.seed = 3", "'tinny'; did you mean 'tiny'"),
+        (BASE + ROWS + "[columns.a]\nscale.tiny.seed = 3", "unknown scale 'tiny'; the file has none"),
+        (BASE + ROWS + "[scale.tiny]\n[columns.a]\nscale.tiny = 3", "scale holds a table for each scale"),
     ],
 )
 def test_a_bad_file_gets_one_sentence(write, text, sentence):
@@ -158,6 +163,48 @@ def test_the_table_shows_each_row_with_its_spread(write, tmp_path):
     assert lines[1][2].endswith(f"{mean:.3f} ±{spread:.3f}")
     assert lines[1][3] == "- / -"
     assert markdown(lines).startswith("|  | after 0 | after 2 | after 7 |\n| --- | ---: |")
+
+
+def test_seeds_and_rows_that_were_not_run_do_not_change_the_origin(write, tmp_path):
+    path, folder = write(BASE + ROWS), tmp_path / "runs"
+    perform(read_comparison(path, only=["loud"]), folder)
+    late = read_comparison(path, only=["fedosd"], seeds=1)
+    perform(late, folder)
+    _, origin, *rows = compared(late.places(folder, "", listed=True))
+    assert (origin[0], [row[0] for row in rows]) == ("ω⁰", ["fedosd", "loud"])
+    assert "±" in origin[1]  # of both seeds
+    assert "±" in rows[1][1]  # though one was wanted now
+    _, origin, *rows = compared({"fedosd": [], "loud": [folder / "seed-1/loud"]})
+    assert (origin[0], [row[0] for row in rows]) == ("ω⁰", ["loud"])
+    assert "-" not in origin[1:4]
+
+
+def test_without_a_backdoor_the_table_says_what_is_left_of_the_forgotten(write, tmp_path):
+    comparison = read_comparison(write(BASE + ROWS + "[backdoor]\nenabled = false\n"), seeds=1)
+    perform(comparison, tmp_path / "runs")
+    header, *_ = compared(comparison.places(tmp_path / "runs", ""))
+    assert header[1:3] == ["forget acc.¹", "R-Acc¹"]
+    last = read_metrics(tmp_path / "runs/seed-1/fedosd")[-1]
+    _, fedosd, _ = course(comparison.places(tmp_path / "runs", ""), [3])
+    assert fedosd[1] == f"{last['forget_acc']:.3f} / {last['r_acc']:.3f}"
+
+
+def test_a_pre_training_that_diverges_says_where_and_can_be_mended(write, tmp_path):
+    columns = "[columns.a]\n[columns.b]\npretraining.lr = {}\n"
+    path = write(BASE + ROWS + columns.format("1e30"))
+    with pytest.raises(FedUnlearnError, match=r"^b/seed-1/fedosd: .*not finite.*lower the learning rate"):
+        perform(read_comparison(path, seeds=1), tmp_path / "runs")
+    mended = read_comparison(write(BASE + ROWS + columns.format("0.1")), seeds=1)
+    assert perform(mended, tmp_path / "runs") == ["b/seed-1/fedosd", "b/seed-1/loud"]
+
+
+def test_a_file_elsewhere_may_extend_those_of_the_package(write):
+    path = write(
+        'extends = "protocol.toml"\n[show]\ncolumns = ["fmnist-iid"]\nrows = ["mine"]\n'
+        '[methods.mine]\nmethod = "puf"\n'
+    )
+    (rows,) = read_comparison(path, scale="laptop").columns.values()
+    assert rows["mine"].pretraining.rounds == 300
 
 
 def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, tmp_path):

@@ -22,6 +22,7 @@ from fedunlearn.cli import app
 from fedunlearn.comparison import read_comparison
 from fedunlearn.experiment import prepare, read
 from fedunlearn.report.results import Result, Results, save
+from fedunlearn.reproduction import plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -83,6 +84,8 @@ def check(command: str, files: Path) -> None:
         return  # the name of a command
     words = ["7" if word == "N" else word.replace("$seed", "7") for word in words]
     given = at.make_context(at.name, words).params
+    if at.name == "reproduce" and given["name"] is not None:
+        plan(given["name"], scale=given["scale"], only=given["only"] or [], seeds=given["seeds"])
     if "experiment" in given:
         path = (
             files / given["experiment"]
@@ -133,6 +136,9 @@ def test_shown_experiments_can_be_set_up(tmp_path: Path):
         "fedunlearn runn x",
         "fedunlearn run experiments/fedosd.toml --nope",
         "fedunlearn run experiments/absent.toml",
+        "fedunlearn reproduce tabel1",
+        "fedunlearn reproduce table1 --scale labtop",
+        "fedunlearn reproduce table1 --only nobody",
         "fedunlearn run experiments/fedosd.toml data.partitoin=iid",
         "fedunlearn compare experiments/methods.toml --only nobody",
     ],

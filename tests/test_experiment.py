@@ -381,3 +381,16 @@ def test_conflicts_can_be_counted_for_methods_that_ask_no_retained_client(tmp_pa
         assert 0 <= other["conflicts"] <= 3
         for key in ("local_trainings", "bytes_down", "bytes_up", "bytes_stored", "distance", "r_acc"):
             assert one[key] == other[key]
+
+
+def test_a_file_names_its_experiment_in_letters_of_a_folder(tmp_path):
+    for file, name in (("my exp.toml", "my_exp"), ("..a/b.toml", "b"), ("é.toml", "experiment")):
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("seed = 2")
+        assert read(path).name == name
+
+
+def test_a_trigger_has_a_grey_that_is_a_number():
+    with pytest.raises(FedUnlearnError, match=r"backdoor.value = nan: .*finite"):
+        check({"backdoor": {"value": float("nan")}}, "mine")

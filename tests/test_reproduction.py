@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedunlearn import FedUnlearnError, cli, reproduction
 from fedunlearn.comparison import missing, read_comparison
 from fedunlearn.report.paper import printed
-from fedunlearn.report.results import load
+from fedunlearn.report.results import load, set_up
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = """
@@ -61,7 +61,7 @@ def files(tmp_path, monkeypatch):
     (folder / "other.toml").write_text(
         TABLE.replace("Table 1: small.", "Other.").replace('"fedosd"', '"finetune"')
     )
-    monkeypatch.setattr(reproduction, "FILES", folder)
+    monkeypatch.setattr(reproduction, "EXPERIMENTS", folder)
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,35 @@ def test_some_columns_leave_the_others_in_the_table(files):
     assert "\na  fashion-demo" in shown[0]
     assert "\na  fashion-demo" not in shown[1]
     rows = Path("runs/reproduce-laptop/table1.csv").read_text().splitlines()[1:]
-    assert {row.partition(",")[0] for row in rows} == {"a", "b"}
+    assert {tuple(row.split(",")[:2]) for row in rows} == {("laptop", "a"), ("laptop", "b")}
+    assert "Scale laptop: 4 \\% of the examples" in Path("runs/reproduce-laptop/table1.tex").read_text()
+
+
+@pytest.mark.usefixtures("files")
+def test_a_column_that_cannot_be_drawn_costs_no_other_figure(files):
+    wide = TABLE.replace('["a"]', '["a", "b"]').replace("[show]", '[show]\nfigures = ["tradeoff", "curves"]')
+    (files / "table1.toml").write_text(wide)
+    (files / "other.toml").write_text(TABLE.replace('"retrain", "fedosd"', '"finetune"'))
+    reproduce("other")  # column a, and none of the rows of the table
+    shown = reproduce("table1", "--only", "b")
+    drawn = {path.name for path in Path("runs/reproduce-laptop/figures").iterdir()}
+    assert {"table1-tradeoff.svg", "table1-curves-b.pdf"} <= drawn
+    assert "no figure" not in shown
+    failing = PROTOCOL.replace("[0.001, 0.02]", "[1e30]")
+    (files / "protocol.toml").write_text(failing)
+    (files / "table1.toml").write_text(wide.replace('"retrain", ', ""))
+    reproduce("table1", "--out", "failed")
+    assert not Path("failed/figures").exists()
+    assert Path("failed/table1.md").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_a_folder_of_another_scale_is_refused(files):
+    reproduce("table1", "--out", "mixed")
+    (files / "protocol.toml").write_text(PROTOCOL + "[scale.paper]\n")
+    (files / "table1.toml").write_text(TABLE.replace('["a"]', '["b"]'))
+    with pytest.raises(FedUnlearnError, match=r"mixed/a was not run at scale 'paper' .*--out"):
+        reproduce("table1", "--scale", "paper", "--out", "mixed")
 
 
 @pytest.mark.usefixtures("files")
@@ -175,10 +203,9 @@ def test_a_table_that_does_not_fit_is_written_whole(monkeypatch, capsys, wide):
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/results").glob("*.json")), ids=lambda path: path.stem)
 def test_stored_results_are_what_the_protocol_says_today(path):
     found = load(path)
-    columns = read_comparison(reproduction.FILES / "protocol.toml", scale=found.scale).columns
+    columns = read_comparison(reproduction.EXPERIMENTS / "protocol.toml", scale=found.scale).columns
     assert path.stem == found.scale
     assert found.settings.keys() == {run.column for run in found.runs}
     for run in found.runs:
         said = columns[run.column][run.row].model_dump(mode="json")
-        said |= {key: said[key]["rounds"] for key in ("unlearning", "recovery")}
-        assert {key: said[key] for key in found.settings[run.column]} == found.settings[run.column]
+        assert found.settings[run.column] == set_up(said)

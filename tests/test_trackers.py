@@ -193,6 +193,17 @@ def test_a_run_that_is_refused_leaves_nothing(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_of_a_comparison_goes_on_in_its_store(runs):
+    run = runs / "column/seed-1/row"
+    events(trackers.tracker["mlflow"](run, runs=runs), run, {"seed": 1})
+    before = json.loads((run / "mlflow.json").read_text())
+    assert before["store"] == "../../../mlflow.db"
+    with trackers.tracker["mlflow"](run):  # as `resume` does, which knows nothing of a comparison
+        pass
+    assert json.loads((run / "mlflow.json").read_text()) == before
+    assert not (run.parent / "mlflow.db").exists()
+
+
 @both
 def test_nothing_personal_is_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "my-own-machine")

@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data, name="data")
-out = Console(highlight=False)
+out = Console(highlight=False, markup=False)
 
 Workers = Annotated[
     int | None,
@@ -73,7 +73,7 @@ Track = Annotated[
 def main() -> None:
     """The console entry point: every expected problem ends in one sentence on standard error."""
     # A warning is news for the user, not a line of our source, and no reason to fail.
-    warnings.showwarning = lambda message, *_: out.print(f"note: {message}", soft_wrap=True, markup=False)
+    warnings.showwarning = lambda message, *_: out.print(f"note: {message}", soft_wrap=True)
     try:
         code = app(standalone_mode=False)
     except TyperException as error:
@@ -174,7 +174,7 @@ def compare(
 
     _carry_out_all(wanted, folder, workers, track)
     for column in wanted.columns:
-        out.print(f"\n[bold]{column or wanted.name}[/bold]")
+        out.print(f"\n{column or wanted.name}", style="bold")
         for lines in _tables(wanted.places(folder, column), at or []):
             _print_table(lines)
         _print_failures(wanted, folder, column)
@@ -199,28 +199,25 @@ def reproduce(
 
     Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
     """
-    from .report.results import gather
-    from .reproduction import draw, plan, titles
-    from .types import FedUnlearnError
+    from .reproduction import collected, draw, plan, titles
 
     if name is None:
         _list(["name", "what it is"], ([name, title] for name, title in titles().items()))
         return
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
+    collected(folder, scale)  # what is there of another scale is refused before anything runs
     pictures_only = wanted.figures == ("triggers",)  # of data: there is nothing to run
     if not pictures_only:
         _carry_out_all(wanted, folder, workers, track)
-    found = gather(folder, scale)
+    found = collected(folder, scale)
     if not pictures_only:
         _side_by_side(wanted, folder, name, found)
-    try:
-        for path in draw(folder, name, wanted, found):
-            out.print(str(path), soft_wrap=True)
-    except FedUnlearnError as error:
-        if pictures_only:
-            raise
-        out.print(f"figures  none: {error}", soft_wrap=True, markup=False)
+    paths, problems = draw(folder, name, wanted, found)
+    for path in paths:
+        out.print(str(path), soft_wrap=True)
+    for problem in problems:
+        out.print(f"no figure of {problem}", soft_wrap=True)
 
 
 def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
@@ -230,7 +227,8 @@ def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -
 
     cells = beside(wanted, found)
     for column in wanted.columns:
-        out.print(f"\n[bold]{column}[/bold]  {setup(found.settings[column])}", soft_wrap=True)
+        out.print(f"\n{column}", style="bold", end="  ")
+        out.print(setup(found.settings[column]), soft_wrap=True)
         _print_table(grid(cells, column))
         _print_failures(wanted, folder, column)
         _html(folder / column)
@@ -269,14 +267,14 @@ def _print_table(lines: list[list[str]]) -> None:
 
 
 def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
-    from .record import read_json
+    from .record import read_outcome
     from .types import Status
 
     for run in (run for of in wanted.places(folder, column).values() for run in of):
-        ended = read_json(run / "outcome.json")
+        ended = read_outcome(run)
         if Status(ended["status"]).failed:
             where = run.relative_to(folder)
-            out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True, markup=False)
+            out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True)
 
 
 def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:
@@ -459,7 +457,7 @@ def _show(folder: Path) -> None:
 
         out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
     except FedUnlearnError as error:
-        out.print(f"curves  none: {error}", soft_wrap=True, markup=False)
+        out.print(f"curves  none: {error}", soft_wrap=True)
     out.print(f"report  {page(folder)}", soft_wrap=True)
     _html(folder)
 
@@ -472,7 +470,7 @@ def _html(folder: Path) -> None:
     try:
         out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
     except FedUnlearnError as error:
-        out.print(f"report  no report.html: {error}", soft_wrap=True, markup=False)
+        out.print(f"report  no report.html: {error}", soft_wrap=True)
 
 
 def _unused(folder: Path, experiment: Experiment) -> Path:

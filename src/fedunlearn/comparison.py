@@ -22,6 +22,7 @@ from .experiment import (
     Table,
     check,
     first_problem,
+    named_after,
     override,
     parse,
     perform,
@@ -30,6 +31,9 @@ from .record import read_json
 from .registry import did_you_mean
 from .report.results import score
 from .types import FedUnlearnError, Listener
+
+EXPERIMENTS = Path(__file__).with_name("experiments")
+"""Files that come with the package; others may extend them by name."""
 
 Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a run, given what to call it."""
@@ -83,9 +87,11 @@ class Comparison:
     figures: tuple[str, ...] = ()
 
     def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
-        """The run folders of a column, by row: of the rows that are wanted, or of all that are listed."""
-        rows = self.listed if listed else self.columns[column]
-        return {row: [_place(folder, column, seed, row) for seed in self.seeds] for row in rows}
+        """The run folders of a column, by row: of what is wanted, or of all rows and seeds there are."""
+        names = [path.name.removeprefix("seed-") for path in (folder / column).glob("seed-*")]
+        seeds = sorted(int(name) for name in names if name.isdecimal()) if listed else self.seeds
+        rows = self.listed if listed else tuple(self.columns[column])
+        return {row: [_place(folder, column, seed, row) for seed in seeds] for row in rows}
 
 
 def _place(folder: Path, column: str, seed: int, row: str) -> Path:
@@ -133,12 +139,17 @@ def read_comparison(
         if name not in rows and name not in columns:
             hint = did_you_mean(name, [*rows, *filter(None, columns)])
             raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}")
-    base = _merged({"name": path.stem, **values}, plan.scale.get(size, {}))
+    for place, part in [("columns", columns), ("methods", rows)]:
+        for name, changes in part.items():
+            for key in {"seed", "name"} & changes.keys():
+                raise FedUnlearnError(
+                    f"{path}, {place}.{name}: {key} is that of the whole comparison: set it at the top"
+                )
+    base = _merged({"name": named_after(path), **values}, plan.scale.get(size, {}))
     experiments: dict[str, dict[str, Experiment]] = {}
     for column in _wanted(columns, only):
         changes = dict(columns[column])
-        sizes = changes.pop("scale", {})
-        own = sizes.get(size, {}) if isinstance(sizes, dict) else {}
+        own = _sizes(changes.pop("scale", {}), plan, f"{path}, columns.{column}").get(size, {})
         asked = _merged(_merged(base, changes), own)
         experiments[column] = {
             row: _experiment(
@@ -159,6 +170,19 @@ def read_comparison(
     )
 
 
+def _sizes(sizes: Any, plan: Plan, source: str) -> Mapping[str, Mapping[str, Any]]:
+    """What a column changes in the scales of the whole."""
+    if not isinstance(sizes, dict) or not all(isinstance(changes, dict) for changes in sizes.values()):
+        raise FedUnlearnError(
+            f"{source}: scale holds a table for each scale, as in scale.laptop.data.fraction = 0.1"
+        )
+    for name in sizes:
+        if name not in plan.scale:
+            hint = did_you_mean(name, plan.scale) if plan.scale else "; the file has none"
+            raise FedUnlearnError(f"{source} names an unknown scale {name!r}{hint}")
+    return sizes
+
+
 def _experiment(values: dict[str, Any], overrides: Iterable[str], source: str) -> Experiment:
     for text in overrides:
         if text.partition("=")[0].partition(".")[0] not in Plan.model_fields:
@@ -173,7 +197,10 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     extends = values.pop("extends", None)
     if extends is None:
         return values
-    return _merged(_extended(path.parent / str(extends), (*seen, path)), values)
+    beside = path.parent / str(extends)
+    packaged = EXPERIMENTS / str(extends)
+    source = packaged if packaged.exists() and not beside.exists() else beside
+    return _merged(_extended(source, (*seen, path)), values)
 
 
 def _chosen(
@@ -285,7 +312,10 @@ def _perform(experiment: Experiment, run: Path, folder: Path, show: Show, worker
             )
     else:
         with show(str(run.relative_to(folder))) as listener:
-            perform(experiment, run, [listener], workers=workers)
+            try:
+                perform(experiment, run, [listener], workers=workers)
+            except FedUnlearnError as error:
+                raise FedUnlearnError(f"{run.relative_to(folder)}: {error}") from None
 
 
 def _wanted(names: Mapping[str, object], only: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from .record import (
     locked,
     model_hash,
     read_json,
+    read_outcome,
     read_state,
     write_json,
     write_state,
@@ -99,7 +101,7 @@ class Backdoor(Table):
     enabled: bool = True
     pretrain_share: Share = 0.8
     unlearn_share: Share = 1.0
-    value: float = 0.8333
+    value: Annotated[float, Field(allow_inf_nan=False)] = 0.8333
 
 
 class Erasure(Table):
@@ -198,7 +200,12 @@ def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     values = parse(path)
     for text in overrides:
         override(values, text)
-    return check({"name": path.stem, **values}, str(path))
+    return check({"name": named_after(path), **values}, str(path))
+
+
+def named_after(path: Path) -> str:
+    """The name of an experiment that does not state one: its file's, in letters that a folder may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", path.stem).lstrip("._-") or "experiment"
 
 
 def parse(path: Path) -> dict[str, Any]:
@@ -512,9 +519,7 @@ def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | N
 
 def finished(folder: Path) -> bool:
     """Whether the run in a folder has ended, and not in failure."""
-    return (folder / "outcome.json").exists() and not Status(
-        read_json(folder / "outcome.json")["status"]
-    ).failed
+    return (folder / "outcome.json").exists() and not Status(read_outcome(folder)["status"]).failed
 
 
 def cache_directory() -> Path:
@@ -536,8 +541,11 @@ def _watched(population: Population) -> tuple[ClientId, ...]:
 
 
 def _claim(folder: Path, config: Mapping[str, Any]) -> None:
-    """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished."""
-    if not (folder / "experiment.json").exists():
+    """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished.
+
+    One in which pre-training has not ended holds nothing yet.
+    """
+    if not (folder / "omega0.safetensors").exists():
         write_json(folder / "experiment.json", config)
     elif (begun := read_json(folder / "experiment.json")) != config:
         if check(begun, str(folder)) == check(config, str(folder)):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .comparison import Comparison, read_comparison
+from .comparison import EXPERIMENTS, Comparison, read_comparison
 from .experiment import specimen
 from .record import write
 from .registry import did_you_mean
 from .report import gallery, latex, results, side_by_side
 from .types import FedUnlearnError
 
-FILES = Path(__file__).with_name("experiments")
-
 
 def titles() -> dict[str, str]:
     """What can be reproduced, and what each is, in the words of its file."""
-    files = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FILES.glob("*.toml"))}
+    files = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXPERIMENTS.glob("*.toml"))}
     return {
         name: text.partition("\n")[0].removeprefix("# ")
         for name, text in files.items()
@@ -28,7 +26,21 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
     """The runs of a table or figure."""
     if name not in titles():
         raise FedUnlearnError(f"nothing of the paper is called {name!r}{did_you_mean(name, titles())}")
-    return read_comparison(FILES / f"{name}.toml", scale=scale, only=only, seeds=seeds)
+    return read_comparison(EXPERIMENTS / f"{name}.toml", scale=scale, only=only, seeds=seeds)
+
+
+def collected(folder: Path, scale: str) -> results.Results:
+    """What a folder holds by now; refused where it was run at another scale."""
+    found = results.gather(folder, scale)
+    columns = read_comparison(EXPERIMENTS / "protocol.toml", scale=scale).columns
+    for column, setting in found.settings.items():
+        rows = columns.get(column, {})
+        if rows and results.set_up(next(iter(rows.values())).model_dump(mode="json")) != setting:
+            raise FedUnlearnError(
+                f"{folder / column} was not run at scale {scale!r} of today's protocol: "
+                "choose another folder with --out"
+            )
+    return found
 
 
 def beside(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:
@@ -41,10 +53,12 @@ def write_tables(
 ) -> list[Path]:
     """The table as Markdown, CSV and LaTeX, and all results of the folder as JSON."""
     title = titles()[name]
+    sizes = dict.fromkeys(side_by_side.size(found.settings[cell.column]) for cell in cells)
+    caption = f"{title} Scale {found.scale}: {'; or '.join(sizes)}."
     texts = {
         f"{name}.md": f"# {title}\n\n{side_by_side.as_markdown(cells, found)}",
-        f"{name}.csv": side_by_side.as_csv(cells),
-        f"{name}.tex": latex.as_latex(cells, found, f"{title} Scale {found.scale}."),
+        f"{name}.csv": side_by_side.as_csv(cells, found.scale),
+        f"{name}.tex": latex.as_latex(cells, found, caption),
     }
     for file, text in texts.items():
         write(folder / file, text.encode())
@@ -52,16 +66,25 @@ def write_tables(
     return [*(folder / file for file in texts), folder / "results.json"]
 
 
-def draw(folder: Path, name: str, comparison: Comparison, found: results.Results) -> list[Path]:
-    """The figures that its file names, in ``figures`` of the folder."""
-    columns = [column for column in comparison.requests if column in found.settings]
+def draw(
+    folder: Path, name: str, comparison: Comparison, found: results.Results
+) -> tuple[list[Path], list[str]]:
+    """The figures that its file names, in ``figures`` of the folder, and why others could not be drawn."""
+    there = {run.column for run in found.runs if run.row in comparison.listed and not run.failed}
+    columns = [column for column in comparison.requests if column in there]
     paths: list[Path] = []
+    problems: list[str] = []
     for figure in comparison.figures:
         path = folder / "figures" / f"{name}-{figure}"
         if figure == "triggers":
             requests = {column: next(iter(rows.values())) for column, rows in comparison.columns.items()}
             pairs = {request.data.dataset: specimen(request) for request in requests.values()}
             paths += gallery.triggers(pairs, path.with_name(name))
-        else:
-            paths += gallery.draw(figure, found, columns, comparison.listed, path)
-    return paths
+            continue
+        groups = [columns] if figure in gallery.OF_ALL else [[column] for column in columns]
+        for part in filter(None, groups):
+            try:
+                paths += gallery.draw(figure, found, part, comparison.listed, path)
+            except FedUnlearnError as error:
+                problems.append(f"{figure}: {error}")
+    return paths, problems

@@ -16,12 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from .record import read_json, read_metrics
+from .record import public, read_json, read_metrics, write_json
 from .registry import Registry
 from .types import Event, FedUnlearnError, Metrics, Stage, Status
-
-PERSONAL = frozenset({"data.directory"})
-"""Settings that decide nothing and may name a person's folder."""
 
 Parameters = Mapping[str, str | int | float | bool]
 
@@ -218,24 +215,30 @@ class _MLflowRun:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
         from mlflow.tracking import MlflowClient
 
+        known = folder / "mlflow.json"
+        begun = read_json(known) if known.exists() else {}
+        where: dict[str, str] = {}
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
-            uri = f"sqlite:///{runs / 'mlflow.db'}"
+            # Where a run of a comparison began, it goes on, though it is resumed by itself.
+            place = (
+                Path(os.path.normpath(folder / begun["store"])) if "store" in begun else runs / "mlflow.db"
+            )
+            uri, where = f"sqlite:///{place}", {"store": os.path.relpath(place, folder)}
             # Asked first, because MLflow tries for minutes to open what cannot be opened.
-            with closing(sqlite3.connect(runs / "mlflow.db")) as store:
+            with closing(sqlite3.connect(place)) as store:
                 store.execute("pragma schema_version")
             logging.getLogger("alembic").setLevel(logging.WARNING)
             logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
             # Made here, because MLflow would note this machine's folders in it.
             SqlAlchemyStore(uri, _ARTIFACTS)
         self._client = MlflowClient(tracking_uri=uri)
-        known = folder / "mlflow.json"
         try:
-            self._id = str(read_json(known)["run_id"])
+            self._id = str(begun["run_id"])
             self._client.update_run(self._id, status="RUNNING")
-        except (FedUnlearnError, MlflowException):
+        except (KeyError, MlflowException):
             self._id = self._create(name, str(parameters.get("name", "fedunlearn")), parameters)
-            known.write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
+            write_json(known, {"run_id": self._id} | where)
 
     def _create(self, name: str, experiment: str, parameters: Parameters) -> str:
         from mlflow.entities import Param
@@ -292,12 +295,12 @@ def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
 def _parameters(folder: Path) -> Parameters:
     """The experiment of a run folder as one flat table."""
     path = folder / "experiment.json"
-    return dict(_flat("", read_json(path))) if path.exists() else {}
+    return dict(_flat("", public(read_json(path)))) if path.exists() else {}
 
 
 def _flat(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, str | int | float | bool]]:
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{key}.", value)
-        elif f"{prefix}{key}" not in PERSONAL and value is not None:
+        elif value is not None:
             yield f"{prefix}{key}", value if isinstance(value, str | int | float) else json.dumps(value)

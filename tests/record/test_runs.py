@@ -7,7 +7,7 @@ import torch
 from closed_form import Quadratics, request
 
 from fedunlearn import FedUnlearnError, Schedule, State, Status, method, unlearn
-from fedunlearn.record import Recorder, read_metrics
+from fedunlearn.record import Recorder, public, read_metrics, read_outcome
 from fedunlearn.types import Event, Progress
 
 PHASES = method["fedosd"](Schedule(5, 0.05, 4, 0.05))
@@ -98,3 +98,25 @@ def test_damaged_metrics_are_named_by_their_line(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"stage": "start"}\n{"stage": \xff}\n{"cut')
     with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl, line 2 is not JSON"):
         read_metrics(tmp_path)
+
+
+def test_what_is_no_number_is_left_out_of_the_metrics(tmp_path):
+    with Recorder(tmp_path, "x") as recorder:
+        recorder(Event(Progress(0, 1, State(torch.zeros(1))), PHASES, {"loss": float("nan"), "asr": 0.5}))
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert "loss" not in json.loads(line)
+    assert json.loads(line)["asr"] == 0.5
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"status": "fine"}'])
+def test_an_outcome_that_says_nothing_is_refused(tmp_path, text):
+    (tmp_path / "outcome.json").write_text(text)
+    with pytest.raises(FedUnlearnError, match="does not say how the run ended: restore it"):
+        read_outcome(tmp_path)
+
+
+def test_what_may_name_a_person_is_not_public():
+    assert public({"seed": 1, "data": {"directory": "/home/somebody", "clients": 3}}) == {
+        "seed": 1,
+        "data": {"clients": 3},
+    }

@@ -22,16 +22,15 @@ LATE = "; ".join(f"{row} asr2=0 acc2=.1" for row in ("retrain", "federaser", *OT
 
 # By claim: numbers with which it just holds, and with which it just fails.
 CASES = {
-    "backdoor": ("fedosd asr0=.101", "fedosd asr0=.1"),
     "fedosd-forgets": ("fedosd asr1=.01", "fedosd asr1=.011"),
     "fedosd-leads": (f"{LOW}; fedosd acc1=.8; mode acc1=.81", f"{LOW}; fedosd acc1=.8; mode acc1=.811"),
     "fedosd-leads-forgetting": (
-        f"{LOW}; fedosd acc1=.8; mode acc1=.9 asr1=.101",
-        f"{LOW}; fedosd acc1=.8; mode acc1=.9 asr1=.1",
+        f"{LOW}; fedosd acc1=.8 asr1=.1; mode acc1=.9 asr1=.101",
+        f"{LOW}; fedosd acc1=.8 asr1=.1; mode acc1=.9 asr1=.1",
     ),
     "fedosd-leads-at-end": (
-        f"{LATE}; fedosd acc2=.8; retrain acc2=.81; mode acc2=.9 asr2=.101",
-        f"{LATE}; fedosd acc2=.8; retrain acc2=.811",
+        f"{LATE}; fedosd acc2=.8 asr2=.1; retrain acc2=.81; mode acc2=.9 asr2=.101",
+        f"{LATE}; fedosd acc2=.8 asr2=.1; retrain acc2=.811",
     ),
     "fedosd-keeps": ("fedosd asr1=.01 asr2=.07", "fedosd asr1=.01 asr2=.071"),
     "fedosd-recovers": ("fedosd acc0=.8 acc2=.78", "fedosd acc0=.8 acc2=.779"),
@@ -39,10 +38,6 @@ CASES = {
     **{
         f"{row}-harms": (f"fedosd acc1=.8; {row} acc1=.699", f"fedosd acc1=.8; {row} acc1=.7")
         for row in ASCENT
-    },
-    **{
-        f"{row}-slow": (f"fedosd acc2=.8; {row} acc2=.789", f"fedosd acc2=.8; {row} acc2=.79")
-        for row in ("retrain", "federaser", "mode")
     },
     **{f"{row}-forgets": (f"{row} asr1=.01", f"{row} asr1=.011") for row in ASCENT},
     **{f"{row}-random": (f"{row} acc1=.3", f"{row} acc1=.301") for row in ASCENT},
@@ -53,13 +48,6 @@ CASES = {
         for row in REVERTING
     },
     "fedosd-stays-away": ("fedosd distance1=1 distance2=.99", "fedosd distance1=1 distance2=.98"),
-    **{
-        f"{row}-near": (
-            f"retrain distance2=10; {row} distance1=4.9",
-            f"retrain distance2=10; {row} distance1=5",
-        )
-        for row in REVERTING
-    },
     "fedosd-fast": (
         "fedosd asr@0=.9 asr@10=.5 asr@20=.01 asr@30=.2",
         "fedosd asr@0=.9 asr@10=0 asr@20=.011 asr@30=0",
@@ -102,6 +90,18 @@ CASES = {
         "fedosd seconds=12; fedosd-m5 seconds=10",
         "fedosd seconds=12.1; fedosd-m5 seconds=10",
     ),
+    "backdoor": ("fedosd asr0=.101", "fedosd asr0=.1"),
+    **{
+        f"{row}-slow": (f"fedosd acc2=.8; {row} acc2=.789", f"fedosd acc2=.8; {row} acc2=.79")
+        for row in ("retrain", "federaser", "mode")
+    },
+    **{
+        f"{row}-near": (
+            f"retrain distance2=10; {row} distance1=4.9",
+            f"retrain distance2=10; {row} distance1=5",
+        )
+        for row in REVERTING
+    },
 }
 
 NOT_ON_PAPER = {
@@ -147,7 +147,7 @@ def run(column: str, row: str, numbers: dict[str, float], seed: int = 1, status:
             stages[int(key[-1])][KEYS.get(key[:-1], key[:-1])] = value
         else:
             cost["conflicts" if key == "nc" else key] = value
-    return Result(column, row, seed, 0.01, status, "", *stages, cost, course)
+    return Result(column, row, seed, 0.01, status, "", *stages, cost, course, turn=40.0)
 
 
 def made(numbers: str, columns: Sequence[str]) -> Results:
@@ -190,7 +190,13 @@ def test_nothing_is_judged_without_runs():
     found = judge(Results("none", {}, [], {}, []))
     assert {one.verdict for one in found} == {Verdict.MISSING}
     assert all("no " in one.evidence for one in found)
-    assert "0 of 568 claims × columns judged: 0 hold, 0 fail; 568 were not run" in markdown(found)
+    said = sum(one.claim.in_words for one in found)
+    assert len(found) - said == 121
+    assert markdown(found).startswith(
+        "Of what the paper says, claim by claim and column by column, 0 hold and 0 fail (in 0 of these the "
+        f"seeds disagree); {said} were not run. Of what only its tables show, 0 hold and 0 fail (in 0 of "
+        "these the seeds disagree); 121 were not run."
+    )
 
 
 def test_one_method_that_contradicts_is_enough_and_one_that_is_missing_leaves_it_open():
@@ -207,6 +213,32 @@ def test_seeds_are_judged_by_their_mean():
     runs = [run("mnist-iid", "fedosd", {"asr1": value}, seed) for seed, value in enumerate((0.0, 0.018))]
     results = Results("made", {}, [], {}, runs)
     assert one(results, "fedosd-forgets", "mnist-iid") == ("holds", "fedosd ASR¹ .009")
+    text = markdown(judge(results))
+    assert "1 hold and 0 fail (in 1 of these the seeds disagree)" in text
+    assert "| mnist-iid | 1 of 2 | fedosd ASR¹ .009 |" in text
+
+
+def test_rows_are_compared_in_the_seeds_that_both_have():
+    runs = [run("mnist-iid", "fedosd", {"acc1": value}, seed) for seed, value in enumerate((0.8, 0.2), 1)]
+    results = Results("made", {}, [], {}, [*runs, run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
+    assert one(results, "fupga-harms", "mnist-iid") == ("holds", "fedosd R-Acc¹ .800, fupga R-Acc¹ .600")
+    apart = Results("made", {}, [], {}, [runs[1], run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
+    assert one(apart, "fupga-harms", "mnist-iid")[0] == "not run"
+
+
+def test_to_lead_fedosd_must_have_forgotten_too():
+    better = made(f"{LATE}; fedosd acc2=.8 asr2=.101", ("mnist-iid",))
+    assert one(better, "fedosd-leads-at-end", "mnist-iid") == ("fails", "fedosd ASR² .101")
+
+
+def test_seconds_are_those_of_the_seed_that_was_disturbed_least():
+    column = "fmnist-pat-50"
+    runs = [run(column, "fedosd", {"seconds": took}, seed) for seed, took in enumerate((50.0, 11.0))]
+    runs += [run(column, "retrain", {"seconds": took}, seed) for seed, took in enumerate((10.0, 60.0))]
+    assert one(Results("made", {}, [], {}, runs), "fedosd-quick", column) == (
+        "holds",
+        "fedosd seconds 11.0, retrain seconds 10.0",
+    )
 
 
 def test_a_failed_run_counts_as_it_ended_and_is_named():
@@ -223,7 +255,20 @@ def test_a_failed_run_counts_as_it_ended_and_is_named():
     assert one(unreached, "m5-reverts", column) == ("not run", "no fedosd-m5 ASR²")
     early = run(column, "fedosd-m6", {"acc0": 0.8, "acc@0": 0.8, "acc@3": 0.1}, 1, "diverged")
     results = Results("made", {column: {"unlearning": 40}}, [], {}, [early])
-    assert one(results, "m6-explodes", column)[0] == "holds"
+    assert one(results, "m6-explodes", column) == (
+        "holds",
+        "fedosd-m6 R-Acc after 3 rounds .100 (1 of 1 diverged), fedosd-m6 R-Acc⁰ .800",
+    )
+
+
+def test_the_course_of_unlearning_ends_where_it_ended():
+    column = "cifar10-pat-50"
+    slow = run(column, "fedosd", {"asr@10": 0.9, "asr@20": 0.009, "asr@30": 0.0})
+    results = Results("made", {column: {"unlearning": 30}}, [], {}, [slow])
+    assert one(results, "fedosd-fast", column) == ("holds", "fedosd ASR after 20 rounds .009")
+    early = replace(run(column, "fedosd", {"asr@4": 0.5, "asr@20": 0.0}), turn=4.0)
+    results = replace(results, runs=[early])
+    assert one(results, "fedosd-fast", column) == ("fails", "fedosd ASR after 4 rounds .500")
 
 
 def test_seconds_that_nobody_took_are_no_seconds():
@@ -259,12 +304,14 @@ def test_the_papers_numbers_are_those_of_the_first_table_that_has_them():
 
 def test_the_table_flags_what_the_paper_does_not_show():
     text = markdown(judge(made("sfu asr1=.2", ("fmnist-pat-20", "fmnist-pat-50"))))
-    lines = [line for line in text.splitlines() if "`sfu-remembers`" in line]
+    lines = [line for line in text.splitlines() if line.startswith("| `sfu-remembers`")]
     assert lines == [
         "| `sfu-remembers`: Unlearning leaves SFU with ASR above .1. (Evaluation; Table 2) | fmnist-pat-20 "
-        "| 1 | holds | sfu ASR¹ .200 | the paper's own numbers do not show it: sfu ASR¹ .000 |",
-        "| `sfu-remembers` | fmnist-pat-50 | 1 | holds | sfu ASR¹ .200 | holds |",
-        "Not run in fmnist-iid: `sfu-remembers`.",
+        "| 1 of 1 | sfu ASR¹ .200 | do not show it: sfu ASR¹ .000 |",
+        "| `sfu-remembers` | fmnist-pat-50 | 1 of 1 | sfu ASR¹ .200 | show it |",
     ]
-    assert "| `backdoor`: " in text  # not run here, but the paper's own numbers contradict it
-    assert text.endswith("2 of 568 claims × columns judged: 2 hold, 0 fail; 566 were not run")
+    assert "Not run in fmnist-iid: `sfu-remembers`." in text
+    *_, denied = text.splitlines()
+    assert denied.startswith("Of what was not run, the paper's own numbers do not show: `fedosd-leads` in ")
+    assert "`backdoor` in cifar10-pat-50-m50 (" in denied
+    assert "sfu-remembers" not in denied

@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from math import isnan
 from statistics import fmean
 from xml.etree import ElementTree
 
@@ -28,7 +29,8 @@ ACCURACY = {"retrain": 0.4, "mode": 0.6, "fedosd": 0.8}
 
 def scores(asr, r_acc, distance):
     clients = {f"r_acc client-{number}": r_acc + 0.01 * number for number in (0, 2, 10)}
-    return {"asr": asr, "r_acc": r_acc, "distance": distance, **clients}
+    ends = {"r_acc_worst": r_acc - 0.05, "r_acc_best": r_acc + 0.1}
+    return {"asr": asr, "r_acc": r_acc, "distance": distance, **ends, **clients}
 
 
 def result(row, seed=1, column="mnist-pat-20", **changes):
@@ -57,6 +59,7 @@ def result(row, seed=1, column="mnist-pat-20", **changes):
             "r_acc": [0.85, utility - 0.2, utility + shift],
             "distance": [0.0, 2.0, 3.0],
         },
+        turn=0.0 if row == "retrain" else 5.0,
     )
     return replace(made, **changes)
 
@@ -218,14 +221,19 @@ def test_the_radar_has_a_spoke_for_each_row_and_the_mean_over_seeds(results, tmp
     names = [tick.get_text() for tick in axes.get_xticklabels()]
     assert names == ["ω⁰", "Retraining", "MoDe", "FedOSD"]
     runs = {row: results.of("b", row) for row in ("retrain", "mode", "fedosd")}
-    for key, label in (("r_acc", "mean"), ("r_acc_worst", "worst client")):
+    for label, above in (("mean", 0.0), ("worst client", -0.05), ("best client", 0.1)):
         ends = [
-            fmean(found[key] for run in of if key in (found := run.unlearned or run.recovered))
-            if any(key in (run.unlearned or run.recovered) for run in of)
-            else 0.0
-            for of in runs.values()
+            fmean((run.unlearned or run.recovered)["r_acc"] + above for run in of) for of in runs.values()
         ]
         assert list(lines(axes)[label].get_ydata())[1:4] == pytest.approx(ends)
+
+
+def test_a_number_that_was_not_measured_is_a_gap_in_the_radar(tmp_path, drawn):
+    without = result("mode", column="b", unlearned={"asr": 0.1, "r_acc": 0.5})
+    gallery.radar(of([without]), ["b"], ["mode"], tmp_path / "a")
+    (axes,) = drawn[0].axes
+    assert isnan(lines(axes)["worst client"].get_ydata()[1])
+    assert lines(axes)["mean"].get_ydata()[1] == 0.5
 
 
 def test_runs_that_do_not_tell_clients_apart_are_refused_in_a_sentence(tmp_path):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -154,22 +155,42 @@ def test_a_failed_seed_counts_as_it_ended_and_is_marked():
     lines = grid(cells, "fmnist-pat-50")
     assert lines[2][:2] == ["fupga¹", ".200 ±.283 †"]
     assert "† Failed, and counts as it ended: fupga in fmnist-pat-50 (1 of 2)." in meaning(cells)
-    assert "3 numbers; the paper prints 3" in counted(cells)  # ω⁰'s alone
+    assert "9 numbers; the paper prints 6 of the accuracies" in counted(cells)  # a deviation is none
     assert r".200$\pm$.283$^\dagger$" in as_latex(cells, MADE, "")
 
 
 def test_near_numbers_are_counted():
     cells = [cell for cell in table("ablation") if cell.row != "retrain"]
-    near = sum(abs(cell.difference) <= 0.05 for cell in cells if cell.difference is not None)
-    assert 0 < near < len(cells)
+    near = [cell.measure for cell in cells if abs(cell.difference) <= 0.05]
+    assert 0 < len(near) < len(cells) == 6
     assert counted(cells) == (
-        f"{len(cells)} numbers; the paper prints {len(cells)} of the accuracies among them, "
-        f"and {near} of ours are within ±0.05 of its."
+        f"6 numbers; the paper prints 6 of the accuracies among them, and {len(near)} of ours are within "
+        f"±0.05 of its: ASR {near.count('asr')} of 3, R-Acc {near.count('r_acc')} of 3."
     )
+    edge = [replace(cells[0], ours=(0.9,), paper=0.85), replace(cells[0], measure="r_acc_std")]
+    assert counted(edge).endswith("and 1 of ours are within ±0.05 of its: ASR 1 of 1.")
+
+
+def test_a_seed_without_the_number_is_not_among_those_that_failed():
+    runs = [
+        result("fupga", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.2}, conflicts=3.0),
+        result("fupga", 2, status="diverged"),
+        result("fupga", 3, unlearned={"asr": 0.4}, status="diverged"),
+    ]
+    cells = table("conflicts", Results("laptop", MADE.settings, [], {}, runs), ["fupga"])
+    (counted_,) = (cell for cell in cells if cell.measure == "conflicts")
+    assert (counted_.ours, counted_.failed) == ((3.0,), 0)
+    assert "† Failed, and counts as it ended: fupga in fmnist-pat-50 (2 of 3)." in meaning(cells)
+
+
+def test_where_no_table_of_the_paper_is_meant_each_number_is_looked_up():
+    cells = {(c.row, c.stage, c.measure): c.paper for c in table("")}
+    assert cells["fedosd", 1, "r_acc"] == printed("fedosd", 1).r_acc
+    assert cells["fedosd", 1, "r_acc_worst"] == printed("fedosd", 1, "fmnist").r_acc_worst == 0.746
 
 
 def test_csv_has_one_number_on_a_line():
-    lines = list(csv.DictReader(io.StringIO(as_csv(table()))))
+    lines = list(csv.DictReader(io.StringIO(as_csv(table(), "laptop"))))
     assert len(lines) == len(table())
     first = next(line for line in lines if (line["row"], line["measure"]) == ("retrain", "asr"))
     assert (first["ours"], first["deviation"], first["paper"], first["difference"]) == (
@@ -178,7 +199,7 @@ def test_csv_has_one_number_on_a_line():
         "0.002",
         "0.01800",
     )
-    assert (first["seeds"], first["failed"], first["rate"]) == ("2", "0", "0.025")
+    assert (first["scale"], first["seeds"], first["failed"], first["rate"]) == ("laptop", "2", "0", "0.025")
 
 
 def test_latex_has_the_layout_of_the_paper():
@@ -201,7 +222,7 @@ def test_latex_has_the_layout_of_the_paper():
 
 def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
     text = as_markdown(table(), MADE)
-    assert "**fmnist-pat-50**, scale laptop: fmnist (10 % of the examples), pat-50, 10 clients, mlp" in text
+    assert "**fmnist-pat-50**, scale laptop: fmnist, pat-50, 10 clients, mlp, 10 % of the examples" in text
     assert "300 rounds of pre-training, 50 + 50 rounds after the request" in text
     assert "over 2 seeds. Δ" in text
     alone = Results("x", MADE.settings, [], {}, RUNS[:1])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +61,22 @@ def read_json(path: Path) -> Any:
         ) from None
     except ValueError as error:
         raise FedUnlearnError(f"{path} is not JSON ({error}): restore it") from None
+
+
+def read_outcome(folder: Path) -> dict[str, Any]:
+    """How the run in a folder ended."""
+    ended = read_json(folder / "outcome.json")
+    if not isinstance(ended, dict) or ended.get("status") not in list(Status):
+        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: restore it")
+    return ended
+
+
+def public(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without what decides nothing and may name a person's folder."""
+    return {
+        key: {inner: of for inner, of in value.items() if inner != "directory"} if key == "data" else value
+        for key, value in config.items()
+    }
 
 
 def read_metrics(folder: Path) -> list[Metrics]:
@@ -145,7 +163,7 @@ class Recorder:
             self._save()
 
     def __call__(self, event: Event) -> None:
-        line = (json.dumps(event.metrics) + "\n").encode()
+        line = (json.dumps(_finite(event.metrics), allow_nan=False) + "\n").encode()
         with explained(self._metrics):
             written = self._file.write(line)
             if written != len(line):
@@ -208,6 +226,11 @@ class Recorder:
         if problem is not None:
             raise problem
         return None, 0
+
+
+def _finite(metrics: Metrics) -> Metrics:
+    """What JSON can say: the loss of a training that diverged is no number."""
+    return {key: value for key, value in metrics.items() if isinstance(value, str) or math.isfinite(value)}
 
 
 def _number(path: Path) -> int:

@@ -49,31 +49,35 @@ def score(key: str, stage: int, row: str) -> Term:
 
 
 def cost(key: str, row: str) -> Term:
-    """Of a whole run; zero seconds were not measured, and those of a busy machine say little."""
+    """Of a whole run; of seconds the fewest of any seed, which a busy machine disturbed least; 0 is none."""
 
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
-        taken = [run.cost for run in runs if key == "conflicts" or run.cost.get(key)]
-        return _seen(f"{row} {COSTS[key]}", mean(taken, key), runs)
+        if key == "conflicts":
+            value = mean([run.cost for run in runs], key)
+        else:
+            value = min((run.cost[key] for run in runs if run.cost.get(key)), default=None)
+        return _seen(f"{row} {COSTS[key]}", value, runs)
 
     return read
 
 
 def course(key: str, share: float, row: str) -> Term:
-    """When first evaluated after this share of the rounds of unlearning; a failed run counts as it ended."""
+    """When first evaluated after this share of the rounds of unlearning, or at its end if that is earlier."""
 
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
         planned = results.settings.get(column, {}).get("unlearning", 0)
         start = max(1.0, share * planned)
-        found = []
+        found: list[tuple[float, float]] = []
         for run in runs:
             pairs = zip(run.course.get("rounds", ()), run.course.get(key, ()), strict=True)
-            known = [(at, value) for at, value in pairs if at and value is not None]
-            due = [pair for pair in known if start <= pair[0] <= planned] or known[-1:] * run.failed
-            found += [{key: value} for _, value in due[:1]]
-        when = f"after {start:g} rounds" if share else "when first evaluated"
-        return _seen(f"{row} {NAMES[key]} {when}", mean(found, key), runs)
+            known = [(at, value) for at, value in pairs if at and at <= run.turn and value is not None]
+            due = [pair for pair in known if pair[0] >= start] or known[-1:]
+            found += due[:1]
+        rounds = " and ".join(f"{at:g}" for at in sorted({at for at, _ in found})) or f"{start:g}"
+        value = mean([{key: value} for _, value in found], key)
+        return _seen(f"{row} {NAMES[key]} after {rounds} rounds", value, runs)
 
     return read
 

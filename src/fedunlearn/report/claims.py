@@ -1,10 +1,10 @@
-"""What the FedOSD paper says about its experiments, as checks of results and of its own numbers."""
+"""What the FedOSD paper says and shows of its experiments, as checks of results and of its own numbers."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from .checks import Check, Verdict, above, anywhere, at_most, cost, course, every, score, some
@@ -14,13 +14,15 @@ from .results import Results
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence with its tolerance, where the paper says it, the columns it is about and its check."""
+    """A sentence with its tolerance, where the paper has it, the columns it is about and its check."""
 
     id: str
     says: str
     where: str
     columns: Sequence[str]
     check: Check
+    in_words: bool
+    """The paper says it; else its tables show it, or the yardstick is ours."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,16 @@ class Judgement:
 
     claim: Claim
     column: str
-    seeds: int
-    """The most that any row of the column has; with one, small differences decide nothing."""
+    alone: Sequence[Verdict]
+    """Of each seed that has the numbers; the verdict is that of their means over these seeds."""
     verdict: Verdict
     evidence: str
     on_paper: Verdict
     paper_evidence: str
+
+    @property
+    def unanimous(self) -> bool:
+        return all(one is self.verdict for one in self.alone)
 
 
 OSD = "fedosd"
@@ -75,8 +81,10 @@ def _below(row: str, margin: float, stage: int = 1) -> Check:
 
 
 def _best(stage: int, rows: Iterable[str]) -> Check:
+    """FedOSD is among those that forgot, and none of these is better."""
     led = {row: at_most(acc(stage, row), acc(stage, OSD), plus=0.01) for row in rows}
-    return every(some((above(asr(stage, row), 0.1), check)) for row, check in led.items())
+    forgot = at_most(asr(stage, OSD), 0.1)
+    return every((forgot, *(some((above(asr(stage, row), 0.1), check)) for row, check in led.items())))
 
 
 def _reverts(row: str) -> Check:
@@ -96,9 +104,6 @@ def _nearer(row: str) -> Check:
 
 
 SAID: Mapping[tuple[str, Sequence[str]], Said] = {
-    ("Setup; Tables 1, 4, 8 to 10", ALL): {
-        "backdoor": ("Pre-training leaves the backdoor in ω⁰: ASR above .1.", above(asr(0, OSD), 0.1)),
-    },
     ("Evaluation, Appendix B; Tables 1, 4, 8 to 10", ALL): {
         "fedosd-forgets": ("Unlearning brings FedOSD's ASR to at most .01.", at_most(asr(1, OSD), 0.01)),
         "fedosd-leads": (
@@ -106,11 +111,13 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
             every(at_most(acc(1, row), acc(1, OSD), plus=0.01) for row in OTHERS),
         ),
         "fedosd-leads-forgetting": (
-            "After unlearning no R-Acc is more than .01 above FedOSD's among methods with ASR of at most .1.",
+            "After unlearning FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
+            "than .01 above its.",
             _best(1, OTHERS),
         ),
         "fedosd-leads-at-end": (
-            "After all rounds no R-Acc is more than .01 above FedOSD's among methods with ASR of at most .1.",
+            "After all rounds FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
+            "than .01 above its.",
             _best(2, (*RETRAINING, *OTHERS)),
         ),
         "fedosd-keeps": (
@@ -126,12 +133,6 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
             lambda row: _below(row, 0.1),
         ),
     },
-    ("Tables 1, 4, 8 to 10, not in words", ALL): _each(
-        (*RETRAINING, "mode"),
-        "slow",
-        "After all rounds R-Acc of {} is more than .01 below FedOSD's.",
-        lambda row: _below(row, 0.01, stage=2),
-    ),
     ("Evaluation; Tables 1, 4, 8 to 10", SKEWED): _each(
         ASCENT,
         "forgets",
@@ -158,12 +159,6 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
         "fedosd-stays-away": (
             "Post-training brings FedOSD nearer to ω⁰ by at most a hundredth of the way.",
             at_most(distance(1, OSD), distance(2, OSD), times=1 / 0.99),
-        ),
-        **_each(
-            REVERTING,
-            "near",
-            "Unlearning takes {} less than half as far from ω⁰ as retraining ends.",
-            lambda row: above(distance(2, "retrain"), distance(1, row), times=2.0),
         ),
     },
     ("Appendix B; Figures 8, 9", CIFAR10): {
@@ -259,55 +254,120 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
     },
 }
 
+SHOWN: Mapping[tuple[str, Sequence[str]], Said] = {
+    ("Tables 1, 4, 8 to 10", ALL): {
+        "backdoor": ("Pre-training leaves the backdoor in ω⁰: ASR above .1.", above(asr(0, OSD), 0.1)),
+        **_each(
+            (*RETRAINING, "mode"),
+            "slow",
+            "After all rounds R-Acc of {} is more than .01 below FedOSD's.",
+            lambda row: _below(row, 0.01, stage=2),
+        ),
+    },
+    ("Gradient Projection; Figures 5, 8, 9; the yardstick is ours", MAIN + EPOCHS): _each(
+        REVERTING,
+        "near",
+        "Unlearning takes {} less than half as far from ω⁰ as retraining ends.",
+        lambda row: above(distance(2, "retrain"), distance(1, row), times=2.0),
+    ),
+}
+
 claims: Sequence[Claim] = tuple(
-    Claim(name, says, where, columns, check)
-    for (where, columns), said in SAID.items()
+    Claim(name, says, where, columns, check, in_words=tables is SAID)
+    for tables in (SAID, SHOWN)
+    for (where, columns), said in tables.items()
     for name, (says, check) in said.items()
 )
 
 
 def judge(results: Results) -> list[Judgement]:
     """Every claim in every column that it is about."""
-    found = []
-    for claim in claims:
-        for column in claim.columns:
-            verdict, texts = claim.check(results, column)
-            on_paper, printed = claim.check(as_results(), column)
-            seeds = len({run.seed for run in results.runs if run.column == column})
-            found.append(
-                Judgement(claim, column, seeds, verdict, ", ".join(texts), on_paper, ", ".join(printed))
-            )
-    return found
+    alone = [
+        replace(results, runs=[run for run in results.runs if run.seed == seed])
+        for seed in sorted({run.seed for run in results.runs})
+    ]
+    return [_judged(claim, column, results, alone) for claim in claims for column in claim.columns]
+
+
+def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results]) -> Judgement:
+    verdicts = [(of, claim.check(of, column)[0]) for of in alone]
+    decided = [(of, verdict) for of, verdict in verdicts if verdict is not Verdict.MISSING]
+    common = replace(results, runs=[run for of, _ in decided for run in of.runs]) if decided else results
+    verdict, texts = claim.check(common, column)
+    on_paper, printed = claim.check(as_results(), column)
+    return Judgement(
+        claim,
+        column,
+        tuple(one for _, one in decided),
+        verdict if decided else Verdict.MISSING,
+        ", ".join(texts),
+        on_paper,
+        ", ".join(printed),
+    )
+
+
+def tally(judgements: Sequence[Judgement]) -> str:
+    """How many hold and fail: of what the paper says, and of what it only shows."""
+    return " ".join(
+        f"Of {of}, {_count(judged)}."
+        for of, judged in (
+            (
+                "what the paper says, claim by claim and column by column",
+                [j for j in judgements if j.claim.in_words],
+            ),
+            ("what only its tables show", [j for j in judgements if not j.claim.in_words]),
+        )
+    )
+
+
+def _count(judgements: Sequence[Judgement]) -> str:
+    count = Counter(one.verdict for one in judgements)
+    divided = sum(not one.unanimous for one in judgements)
+    return (
+        f"{count[Verdict.HOLDS]} hold and {count[Verdict.FAILS]} fail (in {divided} of these the seeds "
+        f"disagree); {count[Verdict.MISSING]} were not run"
+    )
 
 
 def markdown(judgements: Sequence[Judgement]) -> str:
-    """A table of what ran or does not hold on paper, where nothing ran, and how many of each."""
-    lines = ["| claim | column | seeds | verdict | numbers | the paper's own |", "|---|---|---:|---|---|---|"]
-    told: set[str] = set()
+    """How many hold, then what fails, what holds and what was not run."""
+    parts = [tally(judgements)]
+    for verdict, title in ((Verdict.FAILS, "Fails"), (Verdict.HOLDS, "Holds")):
+        judged = [one for one in judgements if one.verdict is verdict]
+        parts += [f"**{title}**", _table(judged)] if judged else []
     unseen: dict[str, list[str]] = defaultdict(list)
     for one in judgements:
         if one.verdict is Verdict.MISSING:
             unseen[one.claim.id].append(one.column)
-        if one.verdict is not Verdict.MISSING or one.on_paper is Verdict.FAILS:
-            sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in told else ""
-            told.add(one.claim.id)
-            numbers = "" if one.verdict is Verdict.MISSING else one.evidence
-            seeds = str(one.seeds or "–")
-            cells = (f"`{one.claim.id}`{sentence}", one.column, seeds, one.verdict, numbers, _own(one))
-            lines.append(f"| {' | '.join(cells)} |")
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, columns in unseen.items():
         alike[tuple(columns)].append(f"`{name}`")
-    lines += [f"\nNot run in {', '.join(columns)}: {', '.join(names)}." for columns, names in alike.items()]
-    count = Counter(one.verdict for one in judgements)
-    judged = count[Verdict.HOLDS] + count[Verdict.FAILS]
-    return "\n".join(lines) + (
-        f"\n\n{judged} of {len(judgements)} claims × columns judged: {count[Verdict.HOLDS]} hold, "
-        f"{count[Verdict.FAILS]} fail; {count[Verdict.MISSING]} were not run"
+    parts += [f"Not run in {', '.join(columns)}: {', '.join(names)}." for columns, names in alike.items()]
+    denied = [
+        f"`{one.claim.id}` in {one.column} ({one.paper_evidence})"
+        for one in judgements
+        if one.verdict is Verdict.MISSING and one.on_paper is Verdict.FAILS
+    ]
+    parts += (
+        [f"Of what was not run, the paper's own numbers do not show: {'; '.join(denied)}."] if denied else []
     )
+    return "\n\n".join(parts)
+
+
+def _table(judgements: Iterable[Judgement]) -> str:
+    lines = ["| claim | column | seeds that agree | numbers | the paper's own |", "|---|---|---:|---|---|"]
+    told: set[str] = set()
+    for one in judgements:
+        sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in told else ""
+        told.add(one.claim.id)
+        agree = f"{sum(vote is one.verdict for vote in one.alone)} of {len(one.alone)}"
+        lines.append(
+            f"| {' | '.join((f'`{one.claim.id}`{sentence}', one.column, agree, one.evidence, _own(one)))} |"
+        )
+    return "\n".join(lines)
 
 
 def _own(one: Judgement) -> str:
     if one.on_paper is Verdict.FAILS:
-        return f"the paper's own numbers do not show it: {one.paper_evidence}"
-    return "not printed" if one.on_paper is Verdict.MISSING else one.on_paper
+        return f"do not show it: {one.paper_evidence}"
+    return "not printed" if one.on_paper is Verdict.MISSING else "show it"

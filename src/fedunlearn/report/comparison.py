@@ -9,14 +9,17 @@ from statistics import fmean, stdev
 from rich.table import Table
 
 from ..record import read_metrics
+from .numbers import Numbers, origins
 from .results import Result, summarise
 
 COLUMNS = {
     "asr_1": "ASR¹",
+    "forget_1": "forget acc.¹",
     "r_acc_1": "R-Acc¹",
     "worst_1": "worst¹",
     "distance_1": "distance¹",
     "asr_2": "ASR²",
+    "forget_2": "forget acc.²",
     "r_acc_2": "R-Acc²",
     "worst_2": "worst²",
     "distance_2": "distance²",
@@ -35,11 +38,16 @@ DIGITS = {
     "megabytes_down": 0,
     "megabytes_stored": 0,
 }
-SHOWN = {"asr": "asr", "r_acc": "r_acc", "worst": "r_acc_worst", "distance": "distance"}
-Figures = Mapping[str, float]
+SHOWN = {
+    "asr": "asr",
+    "forget": "forget_acc",
+    "r_acc": "r_acc",
+    "worst": "r_acc_worst",
+    "distance": "distance",
+}
 
 
-def figures(run: Result) -> Figures:
+def figures(run: Result) -> Numbers:
     """What a comparison says about one run: 1 is the end of unlearning, 2 the end of post-training."""
     found = {
         f"{key}_{stage}": run.stage(stage)[name]
@@ -51,7 +59,7 @@ def figures(run: Result) -> Figures:
     return found | {f"megabytes_{way}": run.cost[f"bytes_{way}"] / 1e6 for way in ("up", "down", "stored")}
 
 
-def start(run: Result) -> Figures:
+def start(run: Result) -> Numbers:
     """ω⁰, as the run began with it."""
     return {
         f"{key}_1": run.before[name]
@@ -68,12 +76,9 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
     finished = {
         row: [summarise(run) for run in of if (run / "outcome.json").exists()] for row, of in runs.items()
     }
-    numbers = {row: [figures(run) for run in of] for row, of in finished.items() if of}
-    begun: dict[str, tuple[str, list[Figures]]] = {}
-    for row, of in finished.items():
-        origin = [start(run) for run in of]
-        begun.setdefault(str(origin), (f"ω⁰ ({row})" if begun else "ω⁰", origin))
-    numbers = dict(begun.values()) | numbers
+    finished = {row: of for row, of in finished.items() if of}
+    begun = {row: {run.seed: start(run) for run in of} for row, of in finished.items()}
+    numbers = origins(begun) | {row: [figures(run) for run in of] for row, of in finished.items()}
     keys = [key for key in COLUMNS if any(key in found for of in numbers.values() for found in of)]
     ended = {row: sorted({run.status for run in of} - {"done"}) for row, of in finished.items()}
     return [
@@ -98,17 +103,18 @@ def _cell(key: str, values: Sequence[float]) -> str:
 
 
 def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[list[str]]:
-    """Header and rows: ASR / R-Acc after so many rounds of a run, both stages counted."""
+    """Header and rows: ASR, or accuracy on what is forgotten, / R-Acc after so many rounds of both stages."""
     lines = [["", *(f"after {number}" for number in rounds)]]
     for row, of in runs.items():
         ended = [run for run in of if (run / "outcome.json").exists()]
         if not ended:
             continue
         rows = [{row["elapsed"]: row for row in read_metrics(run) if "r_acc" in row} for run in ended]
+        forgotten = "asr" if any("asr" in at for of in rows for at in of.values()) else "forget_acc"
         cells = [
             " / ".join(
                 _cell(key, [float(at[number][key]) for at in rows if key in at.get(number, {})])
-                for key in ("asr", "r_acc")
+                for key in (forgotten, "r_acc")
             )
             for number in rounds
         ]

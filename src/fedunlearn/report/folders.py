@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from ..record import read_metrics
+from ..record import public, read_json, read_metrics, read_outcome
 from ..types import FedUnlearnError, Metrics, Status
 from .page import verdict
 from .tables import LABELS
@@ -101,11 +101,9 @@ def collect(folders: Sequence[Path]) -> Collection:
 
 def read_run(folder: Path) -> Run:
     """One run folder; what has not been written yet is empty."""
-    config = _recall(folder / "experiment.json")
-    environment, outcome = _recall(folder / "environment.json"), _recall(folder / "outcome.json")
-    if outcome and outcome.get("status") not in list(Status):
-        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: restore it")
-    return Run(folder, config, environment, outcome, _metrics(folder))
+    config, environment = _recall(folder / "experiment.json"), _recall(folder / "environment.json")
+    outcome = read_outcome(folder) if (folder / "outcome.json").exists() else {}
+    return Run(folder, public(config), environment, outcome, _metrics(folder))
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:
@@ -202,10 +200,7 @@ def _labels(folders: Iterable[Path]) -> dict[Path, str]:
 def _recall(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FedUnlearnError(f"{path} is not JSON ({error}): restore it") from None
+    value = read_json(path)
     if not isinstance(value, dict):
         raise FedUnlearnError(f"{path} holds no table of values: restore it")
     return value

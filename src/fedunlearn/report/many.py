@@ -11,7 +11,7 @@ from . import plots
 from .folders import Collection, Run, setting, shared
 from .glossary import GLOSSARY
 from .grids import COLUMNS, RESULTS, Cell, Column, Grid, bars, cell, clients, heat, percent
-from .numbers import SCORES, Numbers, mean, numbers
+from .numbers import SCORES, Numbers, mean, numbers, origins
 from .plots import Curve, Plot, Point, series, style
 from .single import Card, course
 
@@ -150,18 +150,12 @@ def _results(collection: Collection) -> Grid:
 
 
 def _origins(collection: Collection) -> dict[str, list[Numbers]]:
-    """ω⁰ of each seed, in the columns of the first stage; once more for a row that had another one."""
-    groups: list[tuple[str, dict[Any, Numbers]]] = []
-    for row, runs in _shown(collection).items():
-        mine = {run.config.get("seed"): _beginning(run) for run in runs}
-        for _, begun in groups:
-            # Only in a comparison is a seed that one row lacks the same request nevertheless.
-            if all(begun.get(seed, of if collection.comparison else {}) == of for seed, of in mine.items()):
-                begun |= mine
-                break
-        else:
-            groups.append((f"ω⁰ ({row})" if groups else "ω⁰", mine))
-    return {name: list(begun.values()) for name, begun in groups}
+    """ω⁰, in the columns of the first stage."""
+    rows = {
+        row: {int(run.config.get("seed", 0)): _beginning(run) for run in runs}
+        for row, runs in _shown(collection).items()
+    }
+    return origins(rows, same_request=collection.comparison)
 
 
 def _beginning(run: Run) -> Numbers:

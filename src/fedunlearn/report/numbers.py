@@ -13,11 +13,11 @@ SCORES = ("asr", "forget_acc", "r_acc", "r_acc_worst")
 
 
 def numbers(run: Run) -> Numbers:
-    """By key: 1 and 2 are the ends of unlearning and of post-training, 0 is ω⁰, a plain key is the end."""
+    """By key: 1 and 2 are the ends of unlearning and of post-training, a plain key is the end."""
     found = totals(run.rows)
     conflicts = [float(r["conflicts"]) for r in run.rows if r["stage"] == "unlearning" and "conflicts" in r]
     found.pop("conflicts", None)
-    for place, stage in ((0, "start"), (1, "unlearning"), (2, "post-training")):
+    for place, stage in ((1, "unlearning"), (2, "post-training")):
         rows = [row for row in run.evaluated if row["stage"] == stage]
         if rows:
             found |= {f"{key}_{place}": float(rows[-1][key]) for key in SCORES if key in rows[-1]}
@@ -25,6 +25,24 @@ def numbers(run: Run) -> Numbers:
     keys = (*SCORES, "r_acc_best", "target_acc", "distance")
     found |= {key: float(last[key]) for key in keys if key in last}
     return found | ({"conflicts": fmean(conflicts)} if conflicts else {})
+
+
+def origins(
+    rows: Mapping[str, Mapping[int, Numbers]], *, same_request: bool = True
+) -> dict[str, list[Numbers]]:
+    """ω⁰ of each seed, from what each row began with; once more for a row that had another one.
+
+    In the same request a seed that one row lacks had the same ω⁰ nevertheless.
+    """
+    groups: list[tuple[str, dict[int, Numbers]]] = []
+    for row, mine in rows.items():
+        for _, begun in groups:
+            if all(begun.get(seed, of if same_request else None) == of for seed, of in mine.items()):
+                begun |= mine
+                break
+        else:
+            groups.append((f"ω⁰ ({row})" if groups else "ω⁰", dict(mine)))
+    return {name: list(begun.values()) for name, begun in groups}
 
 
 def totals(rows: Sequence[Metrics]) -> dict[str, float]:

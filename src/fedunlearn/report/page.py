@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from ..record import write
+from ..record import read_json, read_outcome, write
 from .tables import markdown, stages
 
 
 def page(folder: Path) -> Path:
     """Writes ``report.md``: what was asked, how it ended, the stages, the curves, and how to do it again."""
-    experiment = json.loads((folder / "experiment.json").read_text())
-    environment = json.loads((folder / "environment.json").read_text())
-    outcome = json.loads((folder / "outcome.json").read_text())
+    experiment, environment = read_json(folder / "experiment.json"), read_json(folder / "environment.json")
+    outcome = read_outcome(folder)
     data = experiment["data"]
     asked = ", ".join(
         f"{name} `{value}`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,11 @@ def lookup(
     return [p for p in printed() if (p.dataset, p.partition, p.row, p.stage, p.clients, p.epochs) == wanted]
 
 
+MEASURED = tuple(field.name for field in fields(Printed) if field.default is None)
+
+
 def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -> Printed | None:
-    """What the paper prints for the settings of a column, in that table if it is there, else in another."""
+    """What the paper prints for the settings of a column: each number of that table, else of the first."""
     data = settings["data"]
     found = lookup(
         dataset=PARTS.get(data["dataset"], data["dataset"]),
@@ -77,16 +80,19 @@ def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -
         clients=data["clients"],
         epochs=settings["training"]["epochs"],
     )
-    return next((cell for cell in found if cell.table == table), next(iter(found), None))
+    if not found:
+        return None
+    cells = sorted(found, key=lambda cell: cell.table != table)
+    numbers = {key: [n for cell in cells if (n := getattr(cell, key)) is not None] for key in MEASURED}
+    return replace(cells[0], **{key: known[0] for key, known in numbers.items() if known})
 
 
 @cache
 def as_results() -> Results:
     """The same in the shape of finished runs; of two numbers for one, that of the earlier table."""
-    keys = [field.name for field in fields(Printed) if field.default is None]
     found: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
     for entry in printed():
-        values = {key: value for key in keys if (value := getattr(entry, key)) is not None}
+        values = {key: value for key in MEASURED if (value := getattr(entry, key)) is not None}
         known = found[_column(entry), entry.row, entry.stage]
         known |= values | known
     runs = [

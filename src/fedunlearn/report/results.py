@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..record import read_json, read_metrics, write
+from ..record import public, read_json, read_metrics, read_outcome, write
 from ..types import FedUnlearnError, Metrics, Status
 
 FORMAT = "fedunlearn results 1"
@@ -43,6 +43,8 @@ class Result:
     """Sums over rounds; ``bytes_stored`` is the most at any time, ``conflicts`` a mean over unlearning."""
     course: Mapping[str, Sequence[float | None]]
     """ASR, R-Acc and distance after so many ``rounds``, both stages counted."""
+    turn: float = 0.0
+    """The round of these that ended unlearning; 0 where a method has no such stage."""
 
     @property
     def failed(self) -> bool:
@@ -78,10 +80,8 @@ def gather(folder: Path, scale: str) -> Results:
     environments: list[Mapping[str, str]] = []
     for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
         run = place.parent
-        config, made_with = read_json(run / "experiment.json"), read_json(run / "environment.json")
+        setting, made_with = set_up(read_json(run / "experiment.json")), read_json(run / "environment.json")
         runs.append(summarise(run))
-        setting = {key: config[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
-        setting |= {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
         if settings.setdefault(runs[-1].column, setting) != setting:
             raise FedUnlearnError(
                 f"{run} was run with other settings than the runs beside it, so they do not compare: "
@@ -96,9 +96,15 @@ def gather(folder: Path, scale: str) -> Results:
     return Results(scale, settings, environments, trials, runs)
 
 
+def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a configuration all rows of a column share, and may be shown."""
+    setting = {key: public(config)[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
+    return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
+
+
 def summarise(run: Path) -> Result:
     """One finished run, from its folder COLUMN/seed-N/ROW."""
-    rows, outcome = read_metrics(run), read_json(run / "outcome.json")
+    rows, outcome = read_metrics(run), read_outcome(run)
     config = read_json(run / "experiment.json")
     evaluated = [row for row in rows if "r_acc" in row]
     if not evaluated:
@@ -121,6 +127,7 @@ def summarise(run: Path) -> Result:
         cost={key: round(value, DIGITS) for key, value in cost.items()},
         course={"rounds": [float(row["elapsed"]) for row in evaluated]}
         | {key: [_finite(row[key]) if key in row else None for row in evaluated] for key in COURSE},
+        turn=max((float(row["elapsed"]) for row in rows if row["stage"] == "unlearning"), default=0.0),
     )
 
 
@@ -133,7 +140,7 @@ def score(trial: Path) -> float | None:
 
     That is the accuracy of the retained clients less the backdoor's on the targets' own pictures.
     """
-    if Status(read_json(trial / "outcome.json")["status"]).failed:
+    if Status(read_outcome(trial)["status"]).failed:
         return None
     last = [row for row in read_metrics(trial) if "r_seen" in row][-1]
     return float(last["r_seen"]) - float(last.get("asr", last.get("forget_acc", 0.0)))

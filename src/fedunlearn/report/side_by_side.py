@@ -64,12 +64,13 @@ def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], 
         runs = {row: found for row in rows if (found := results.of(column, row))}
         for row, stage, of in _ordered(runs):
             paper = beside(results.settings[column], row, stage, table)
-            failed = sum(run.failed for run in of) if stage else 0
             for measure in measures:
-                ours = [value for run in of if (value := _value(run, stage, measure)) is not None]
+                ours = [(run, value) for run in of if (value := _value(run, stage, measure)) is not None]
                 if ours:
                     theirs = None if paper is None else getattr(paper, measure)
-                    cells.append(Cell(column, row, stage, measure, tuple(ours), theirs, of[0].rate, failed))
+                    failed = sum(run.failed for run, _ in ours) if stage else 0
+                    values = tuple(value for _, value in ours)
+                    cells.append(Cell(column, row, stage, measure, values, theirs, of[0].rate, failed))
     return cells
 
 
@@ -136,7 +137,7 @@ def number(value: float, measure: str, *, signed: bool = False) -> str:
     """As the paper writes it: .851 for a share, two digits for conflicts, whole seconds."""
     digits = {"conflicts": 2, "seconds": 0, "seconds_server": 1}.get(measure, 3)
     text = f"{abs(value):.{digits}f}"
-    if _accuracy(measure):
+    if _share(measure):
         text = text.removeprefix("0")
     minus = "−" if value < 0 and float(text) else ""
     return f"{minus or ('+' if signed else '')}{text}"
@@ -162,38 +163,55 @@ def averaged(cells: Sequence[Cell]) -> str:
 
 def failures(cells: Sequence[Cell]) -> str:
     """What † marks, where there is one."""
-    failed = dict.fromkeys(
-        f"{cell.row} in {cell.column} ({cell.failed} of {len(cell.ours)})" for cell in cells if cell.failed
-    )
-    return f"† Failed, and counts as it ended: {', '.join(failed)}." if failed else ""
+    failed: dict[str, tuple[int, int]] = {}
+    for cell in cells:
+        where = f"{cell.row} in {cell.column}"
+        if cell.failed:
+            failed[where] = max(failed.get(where, (0, 0)), (cell.failed, len(cell.ours)))
+    said = ", ".join(f"{where} ({count} of {seeds})" for where, (count, seeds) in failed.items())
+    return f"† Failed, and counts as it ended: {said}." if said else ""
 
 
 def counted(cells: Iterable[Cell]) -> str:
     """How many numbers there are, and how many accuracies are near those that the paper prints."""
-    cells = [cell for cell in cells if not cell.failed]
-    accuracies = [cell.difference for cell in cells if _accuracy(cell.measure)]
-    apart = [abs(difference) for difference in accuracies if difference is not None]
-    if not apart:
+    cells = list(cells)
+    apart = {
+        title: [abs(cell.difference) for cell in cells if cell.measure == key and cell.difference is not None]
+        for key, title in MEASURES.items()
+        if _share(key) and key != "r_acc_std"
+    }
+    near = {
+        name: (sum(round(of, 9) <= NEAR for of in gaps), len(gaps)) for name, gaps in apart.items() if gaps
+    }
+    if not near:
         return f"{len(cells)} numbers; the paper prints no accuracy for them."
+    close, beside = (sum(pair) for pair in zip(*near.values(), strict=True))
     return (
-        f"{len(cells)} numbers; the paper prints {len(apart)} of the accuracies among them, "
-        f"and {sum(of <= NEAR for of in apart)} of ours are within ±{NEAR:.2f} of its."
+        f"{len(cells)} numbers; the paper prints {beside} of the accuracies among them, "
+        f"and {close} of ours are within ±{NEAR:.2f} of its: "
+        + ", ".join(f"{name} {of} of {all_}" for name, (of, all_) in near.items())
+        + "."
     )
 
 
-def _accuracy(measure: str) -> bool:
+def _share(measure: str) -> bool:
     return measure == "asr" or measure.startswith("r_acc")
 
 
 def setup(settings: Mapping[str, Any]) -> str:
     """How a column was run, in one line."""
-    data, pretraining = settings["data"], settings["pretraining"]
-    part = "" if data["fraction"] == 1 else f" ({100 * data['fraction']:g} % of the examples)"
-    epochs = settings["training"]["epochs"]
+    data = settings["data"]
+    what = (data["dataset"], data["partition"], f"{data['clients']} clients", settings["model"])
+    return f"{', '.join(what)}, {size(settings)}"
+
+
+def size(settings: Mapping[str, Any]) -> str:
+    """How much of the data, and how many rounds."""
+    fraction, epochs = settings["data"]["fraction"], settings["training"]["epochs"]
     return (
-        f"{data['dataset']}{part}, {data['partition']}, {data['clients']} clients, {settings['model']}, "
+        f"{'all' if fraction == 1 else f'{100 * fraction:g} %'} of the examples, "
         f"{'one local epoch' if epochs == 1 else f'{epochs} local epochs'} in batches of "
-        f"{settings['training']['batch_size']}, {pretraining['rounds']} rounds of pre-training, "
+        f"{settings['training']['batch_size']}, {settings['pretraining']['rounds']} rounds of pre-training, "
         f"{settings['unlearning']} + {settings['recovery']} rounds after the request"
     )
 
@@ -209,12 +227,13 @@ def as_markdown(cells: Sequence[Cell], results: Results) -> str:
     return "\n\n".join([*parts, f"{meaning(cells)} {counted(cells)}"]) + "\n"
 
 
-def as_csv(cells: Iterable[Cell]) -> str:
+def as_csv(cells: Iterable[Cell], scale: str) -> str:
     """One number on a line."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(
         [
+            "scale",
             "column",
             "row",
             "stage",
@@ -231,6 +250,7 @@ def as_csv(cells: Iterable[Cell]) -> str:
     for cell in cells:
         lines.writerow(
             [
+                scale,
                 cell.column,
                 cell.row,
                 cell.stage,

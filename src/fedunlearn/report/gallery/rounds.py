@@ -78,9 +78,8 @@ def _lines(axes: Axes, key: str, shown: Selection) -> list[tuple[float, float, S
             low, high = ([end(values) for values in course.values()] for end in (min, max))
             axes.fill_between(rounds, low, high, color=of.colour, alpha=0.15, linewidth=0)
         axes.plot(rounds, middle, color=of.colour, linestyle=of.dash, linewidth=1.3, label=row)
-        turn = _turn(shown.runs[row][0])
-        for at, fill in ((turn, "white"), (rounds[-1], of.colour)):
-            if at in course and (fill != "white" or at != rounds[-1]):
+        for at, fill in ((shown.runs[row][0].turn, "white"), (rounds[-1], of.colour)):
+            if at and at in course and (fill != "white" or at != rounds[-1]):
                 look: dict[str, Any] = {"marker": of.marker, "markersize": 4.5, "markerfacecolor": fill}
                 axes.plot(at, fmean(course[at]), **look, color=of.colour, clip_on=False)
     if key == "distance" and axes.get_yscale() == "linear":
@@ -97,17 +96,6 @@ def _course(runs: Sequence[Result], key: str) -> dict[float, list[float]]:
         for at, values in found.items()
         if None not in values
     }
-
-
-def _turn(run: Result) -> float | None:
-    """The round after which unlearning ended: the last that measured what its end did."""
-    wanted = [(key, run.unlearned[key]) for key in MEASURES if key in run.unlearned]
-    rounds = [
-        at
-        for place, at in enumerate(run.course["rounds"])
-        if wanted and all(run.course[key][place] == value for key, value in wanted if key in run.course)
-    ]
-    return rounds[-1] if rounds else None
 
 
 def tradeoff(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:

@@ -62,10 +62,10 @@ def _spokes(axes: PolarAxes, shown: Selection) -> None:
     axes.grid(linewidth=0.4, color="#CCCCCC")
     axes.spines["polar"].set_visible(False)
     for key, (label, colour, dash, marker) in POLYGONS.items():
-        values = [mean(found, key) or 0.0 for found in scores.values()]
+        values = [mean(found, key) for found in scores.values()]
         axes.plot(
             [*angles, angles[0]],
-            [*values, values[0]],
+            [float("nan") if value is None else value for value in (*values, values[0])],
             color=colour,
             linestyle=dash,
             linewidth=1.2,
