@@ -36,22 +36,43 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", SHOWN, ids=name)
 def test_python_runs_from_top_to_bottom(page: Path, tmp_path: Path):
-    blocks = [text for language, _, text in FENCE.findall(page.read_text()) if language == "python"]
+    found = FENCE.findall(page.read_text())
+    blocks = [text for language, title, text in found if language == "python" and not title]
     (tmp_path / "page.py").write_text("\n".join(blocks))
+    assert_runs("page.py", folder=tmp_path)
+
+
+def test_a_program_of_ones_own_knows_the_method_that_it_imports(tmp_path: Path):
+    (method, *_), (own,) = (
+        [
+            text
+            for language, of, text in FENCE.findall((ROOT / "docs/how-to/own-method.md").read_text())
+            if of == title
+        ]
+        for title in ("", "own.py")
+    )
+    (tmp_path / "back.py").write_text(method)
+    (tmp_path / "own.py").write_text(own)
+    assert "one step against the targets' update" in assert_runs("own.py", "methods", folder=tmp_path)
+
+
+def assert_runs(*words: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "page.py"],
-        cwd=tmp_path,
+        [sys.executable, "-W", "error", *words],
+        cwd=folder,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "FEDUNLEARN_CACHE": str(tmp_path / "cache"),
+            "FEDUNLEARN_CACHE": str(folder / "cache"),
             "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
         },
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -115,7 +136,12 @@ def test_commands_parse_and_experiments_exist(page: Path, tmp_path: Path):
 
 def test_shown_experiments_can_be_set_up(tmp_path: Path):
     """Beyond its keys: that the data can be spread over the clients as it says."""
-    shown = {title: text for page in PAGES for _, title, text in FENCE.findall(page.read_text()) if title}
+    shown = {
+        title: text
+        for page in PAGES
+        for language, title, text in FENCE.findall(page.read_text())
+        if title and language == "toml"
+    }
     assert len(shown) >= 2
     for title, text in shown.items():
         (tmp_path / title).write_text(text)
@@ -126,8 +152,9 @@ def test_shown_experiments_can_be_set_up(tmp_path: Path):
         else:
             found = [read(tmp_path / title)]
         for experiment in found:
-            assert experiment.data.dataset == "fashion-demo"  # a reader has it
-            prepare(experiment)
+            if "extends" not in text:
+                assert experiment.data.dataset == "fashion-demo"  # a reader has it
+                prepare(experiment)
 
 
 @pytest.mark.parametrize(

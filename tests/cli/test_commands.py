@@ -129,12 +129,13 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
 
 
 def test_a_run_of_no_rounds_is_a_run(fedunlearn, small, tmp_path):
-    result = fedunlearn("run", small, "unlearning.rounds=0", "recovery.rounds=0", "--out", "run")
+    result = fedunlearn("run", small, "unlearning.rounds=0", "recovery.rounds=0", "--out", "run[/b]")
     assert result.returncode == 0, result.stderr
-    result = fedunlearn("report", "run", "--out", "pages/page.html")
+    assert "report  run[/b]/report.html\n" in result.stdout  # a path, not a markup
+    result = fedunlearn("report", "run[/b]", "--out", "pages/page.html")
     assert result.returncode == 0, result.stderr
     assert result.stdout == "report  pages/page.html\n"
-    assert (tmp_path / "pages/page.html").read_bytes() == (tmp_path / "run/report.html").read_bytes()
+    assert (tmp_path / "pages/page.html").read_bytes() == (tmp_path / "run[/b]/report.html").read_bytes()
 
 
 def test_a_comparison_leaves_a_table_and_a_report(fedunlearn, small, tmp_path):
