@@ -20,7 +20,8 @@ import fedunlearn
 from fedunlearn import maths
 from fedunlearn.cli import app
 from fedunlearn.comparison import read_comparison
-from fedunlearn.experiment import prepare, read
+from fedunlearn.experiment import check as check_experiment
+from fedunlearn.experiment import perform, prepare, read
 from fedunlearn.report.results import Result, Results, save
 from fedunlearn.reproduction import plan
 
@@ -54,6 +55,26 @@ def test_a_program_of_ones_own_knows_the_method_that_it_imports(tmp_path: Path):
     (tmp_path / "back.py").write_text(method)
     (tmp_path / "own.py").write_text(own)
     assert "one step against the targets' update" in assert_runs("own.py", "methods", folder=tmp_path)
+
+
+def test_the_count_of_certain_pictures_reads_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
+    (block,) = (
+        text
+        for _, title, text in FENCE.findall((ROOT / "docs/methods/fedosd-ablations.md").read_text())
+        if title == "certain.py"
+    )
+    (tmp_path / "certain.py").write_text(block)
+    small = {
+        "data": {"clients": 4, "fraction": 0.1},
+        "training": {"batch_size": 20},
+        "pretraining": {"rounds": 1},
+        "unlearning": {"rounds": 0},
+        "recovery": {"rounds": 0},
+    }
+    perform(check_experiment(small, "small"), tmp_path / "run", workers=1)
+    said = assert_runs("certain.py", "run", folder=tmp_path)
+    assert re.fullmatch(r"0 of \d+ have p = 1; NaN in the gradient: False\n", said)
 
 
 def assert_runs(*words: str, folder: Path) -> str:
