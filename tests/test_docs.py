@@ -22,7 +22,9 @@ from fedunlearn.cli import app
 from fedunlearn.comparison import read_comparison
 from fedunlearn.experiment import check as check_experiment
 from fedunlearn.experiment import perform, prepare, read
-from fedunlearn.report.results import Result, Results, save
+from fedunlearn.report.checks import Verdict
+from fedunlearn.report.claims import judge
+from fedunlearn.report.results import Result, Results, load, save
 from fedunlearn.reproduction import plan
 
 ROOT = Path(__file__).parent.parent
@@ -356,3 +358,11 @@ def test_a_scale_without_results_says_so(hooks: Any):
     for marker in ("results: paper fmnist", "claims: paper"):
         assert hooks.made(f"<!-- {marker} -->") == "Nothing has been run at this scale yet."
     assert hooks.made("<!-- figure: paper fmnist tradeoff -->") == ""
+
+
+def test_every_claim_that_fails_is_spoken_of():
+    _, _, told = (ROOT / "docs/results.md").read_text().partition("## What does not reproduce")
+    for path in sorted((ROOT / "docs/results").glob("*.json")):
+        failing = {one.claim.id for one in judge(load(path)) if one.verdict is Verdict.FAILS}
+        assert failing
+        assert {name for name in failing if f"`{name}`" not in told} == set()
