@@ -118,6 +118,10 @@ def test_scales_and_extended_files(write):
         (BASE + ROWS + "[columns.a]\nseed = 5", "columns.a: seed is that of the whole comparison"),
         (BASE + ROWS + 'name = "z"', "methods.loud: name is that of the whole comparison"),
         (BASE + ROWS + "[scale.tiny]\n[columns.a]\nscale.tinny.seed = 3", "'tinny'; did you mean 'tiny'"),
+        (
+            BASE + ROWS + "[scale.tiny]\n[columns.a]\nscale.tiny.seed = 3",
+            "columns.a.scale.tiny: seed is that of",
+        ),
         (BASE + ROWS + "[columns.a]\nscale.tiny.seed = 3", "unknown scale 'tiny'; the file has none"),
         (BASE + ROWS + "[scale.tiny]\n[columns.a]\nscale.tiny = 3", "scale holds a table for each scale"),
     ],

@@ -141,10 +141,7 @@ def read_comparison(
             raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}")
     for place, part in [("columns", columns), ("methods", rows)]:
         for name, changes in part.items():
-            for key in {"seed", "name"} & changes.keys():
-                raise FedUnlearnError(
-                    f"{path}, {place}.{name}: {key} is that of the whole comparison: set it at the top"
-                )
+            _refuse_own(changes, f"{path}, {place}.{name}")
     base = _merged({"name": named_after(path), **values}, plan.scale.get(size, {}))
     experiments: dict[str, dict[str, Experiment]] = {}
     for column in _wanted(columns, only):
@@ -176,11 +173,17 @@ def _sizes(sizes: Any, plan: Plan, source: str) -> Mapping[str, Mapping[str, Any
         raise FedUnlearnError(
             f"{source}: scale holds a table for each scale, as in scale.laptop.data.fraction = 0.1"
         )
-    for name in sizes:
+    for name, changes in sizes.items():
         if name not in plan.scale:
             hint = did_you_mean(name, plan.scale) if plan.scale else "; the file has none"
             raise FedUnlearnError(f"{source} names an unknown scale {name!r}{hint}")
+        _refuse_own(changes, f"{source}.scale.{name}")
     return sizes
+
+
+def _refuse_own(changes: Mapping[str, Any], source: str) -> None:
+    for key in {"seed", "name"} & changes.keys():
+        raise FedUnlearnError(f"{source}: {key} is that of the whole comparison: set it at the top")
 
 
 def _experiment(values: dict[str, Any], overrides: Iterable[str], source: str) -> Experiment:
