@@ -343,6 +343,9 @@ def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     assert page.startswith("### Table 6: Fashion-MNIST")
     assert "`fedunlearn reproduce fmnist --scale laptop --seeds 1`" in page
     assert "| fedosd¹ | .123 | .000 | +.123 |" in page
+    assert (
+        "Not run yet: fmnist-pat-20 (retrain, federaser, fedrecovery, mode, ewcsga, fupga, fedosd); " in page
+    )
     assert "MNIST with" not in page.replace("Fashion-MNIST with", "")  # nothing of it has been run
     assert hooks.made("<!-- claims: laptop -->").count("fedosd ASR¹ .123") >= 1
     counted = hooks.made("<!-- counts: -->")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedunlearn import FedUnlearnError, cli, reproduction
 from fedunlearn.comparison import missing, read_comparison
 from fedunlearn.report.paper import printed
-from fedunlearn.report.results import load, set_up
+from fedunlearn.report.results import Result, Results, load, set_up
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = """
@@ -143,6 +143,17 @@ def test_a_column_that_cannot_be_drawn_costs_no_other_figure(files):
     reproduce("table1", "--out", "failed")
     assert not Path("failed/figures").exists()
     assert Path("failed/table1.md").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_a_figure_that_cannot_be_drawn_says_why(files):
+    (files / "table1.toml").write_text(TABLE.replace("[show]", '[show]\nfigures = ["clients"]'))
+    wanted = reproduction.plan("table1", scale="laptop", only=[], seeds=1)
+    scores = {"r_acc": 0.5, "distance": 1.0}  # without those of each client
+    old = Result("a", "fedosd", 1, 0.1, "done", "", scores, scores, scores, {}, {})
+    paths, problems = reproduction.draw(Path("x"), "table1", wanted, Results("laptop", {}, [], {}, [old]))
+    assert paths == []
+    assert [problem.partition(":")[0] for problem in problems] == ["clients"]
 
 
 @pytest.mark.usefixtures("files")
