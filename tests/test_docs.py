@@ -21,7 +21,8 @@ from fedunlearn import maths
 from fedunlearn.cli import app
 from fedunlearn.comparison import read_comparison
 from fedunlearn.experiment import check as check_experiment
-from fedunlearn.experiment import perform, prepare, read
+from fedunlearn.experiment import prepare, read
+from fedunlearn.record import read_outcome
 from fedunlearn.report.checks import Verdict
 from fedunlearn.report.claims import judge
 from fedunlearn.report.results import Result, Results, load, save
@@ -59,24 +60,19 @@ def test_a_program_of_ones_own_knows_the_method_that_it_imports(tmp_path: Path):
     assert "one step against the targets' update" in assert_runs("own.py", "methods", folder=tmp_path)
 
 
-def test_the_count_of_certain_pictures_reads_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
+def test_a_program_of_ones_own_knows_the_objective_that_it_states(tmp_path: Path):
     (block,) = (
         text
         for _, title, text in FENCE.findall((ROOT / "docs/methods/fedosd-ablations.md").read_text())
-        if title == "certain.py"
+        if title == "naive.py"
     )
-    (tmp_path / "certain.py").write_text(block)
-    small = {
-        "data": {"clients": 4, "fraction": 0.1},
-        "training": {"batch_size": 20},
-        "pretraining": {"rounds": 1},
-        "unlearning": {"rounds": 0},
-        "recovery": {"rounds": 0},
-    }
-    perform(check_experiment(small, "small"), tmp_path / "run", workers=1)
-    said = assert_runs("certain.py", "run", folder=tmp_path)
-    assert re.fullmatch(r"0 of \d+ have p = 1; NaN in the gradient: False\n", said)
+    (tmp_path / "naive.py").write_text(block)
+    (tmp_path / "small.toml").write_text(
+        "options.objective = 'naive'\ndata = { clients = 4, fraction = 0.1 }\ntraining.batch_size = 20\n"
+        "pretraining.rounds = 1\nunlearning.rounds = 1\nrecovery.rounds = 0\n"
+    )
+    assert_runs("naive.py", "run", "small.toml", "--workers", "1", folder=tmp_path)
+    assert read_outcome(tmp_path / "runs/small")["status"] == "done"
 
 
 def assert_runs(*words: str, folder: Path) -> str:

@@ -145,11 +145,11 @@ def run(
 
 @app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only puf")
 def compare(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file with [methods].", show_default=False)],
+    experiment: Annotated[Path, typer.Argument(help="A TOML file with a table of methods.", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
     ] = None,
-    scale: Annotated[str | None, typer.Option("--scale", help="A [scale] of the file.")] = None,
+    scale: Annotated[str | None, typer.Option("--scale", help="One of the scales of the file.")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
     at: Annotated[

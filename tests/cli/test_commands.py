@@ -9,6 +9,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
+from rich.text import Text
+
+from fedunlearn.cli import app
 
 
 def test_version(fedunlearn):
@@ -26,6 +30,19 @@ def test_help(fedunlearn, words):
     assert "Usage:" in result.stdout
     if words and words != ("data",) and words != ("methods",):
         assert "Example: fedunlearn" in result.stdout
+
+
+def test_no_word_of_the_help_is_taken_for_markup():
+    pending: list[typer.core.TyperCommand | typer.core.TyperGroup] = [typer.main.get_command(app)]
+    seen = 0
+    while pending:
+        command = pending.pop()
+        pending += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            said = getattr(parameter, "help", None) or ""
+            assert Text.from_markup(said).plain == said, f"{command.name}: {parameter.name}"
+            seen += bool(said)
+    assert seen > 20
 
 
 def test_without_a_command_comes_the_help(fedunlearn):
