@@ -20,7 +20,6 @@ import fedunlearn
 from fedunlearn import maths
 from fedunlearn.cli import app
 from fedunlearn.comparison import read_comparison
-from fedunlearn.experiment import check as check_experiment
 from fedunlearn.experiment import prepare, read
 from fedunlearn.record import read_outcome
 from fedunlearn.report.checks import Verdict

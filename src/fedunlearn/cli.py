@@ -145,7 +145,7 @@ def run(
 
 @app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only puf")
 def compare(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file with a table of methods.", show_default=False)],
+    experiment: Annotated[Path, typer.Argument(help="A TOML file with methods.", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
     ] = None,
