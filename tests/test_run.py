@@ -102,6 +102,47 @@ def test_evaluation_happens_as_often_as_asked_and_at_the_end_of_each_stage():
     assert [row["elapsed"] for row in outcome.metrics if "r_acc" in row] == [0, 4, 5, 8, 10]
 
 
+class Backdoored(Quadratics):
+    """Evaluates the targets' examples too: the model knows them as well as its loss is low."""
+
+    def evaluate(self, params, buffers):
+        return {
+            client: {**row, "backdoor_accuracy": row["test_accuracy"], "backdoor_examples": 1}
+            for client, row in super().evaluate(params, buffers).items()
+        }
+
+
+@pytest.mark.parametrize("name", ["ascent", "ewcsga", "fedosd"])
+def test_unlearning_ends_where_too_little_is_remembered(name):
+    def run(rounds: int, **how):
+        phases = method[name](Schedule(rounds, 0.05, 3, 0.05))
+        return unlearn(phases, request(), Backdoored(), evaluate_every=100, **how)
+
+    course = [
+        row["asr"]
+        for row in unlearn(method[name](Schedule(20, 0.05, 0, 0.05)), request(), Backdoored()).metrics
+    ]
+    bar = (course[0] + min(course)) / 2
+    heard = []
+    stopped = run(20, stop_below=bar, listeners=[heard.append])
+    (last,) = [row for row in stopped.metrics if row.get("status") == "converged"]
+    assert last["asr"] < bar <= min(course[: last["elapsed"]])
+    assert f"{bar:g}" in last["reason"]
+    assert stopped.status is Status.DONE
+    assert [row["stage"] for row in stopped.metrics[-3:]] == ["post-training"] * 3
+    assert stopped.metrics[-4] is last
+    if name != "ewcsga":  # whose first round moves nothing
+        assert torch.equal(stopped.params, run(last["elapsed"]).params)
+    (there,) = [event.progress for event in heard if event.metrics is last]
+    assert torch.equal(run(20, stop_below=bar, resume=there).params, stopped.params)
+    assert torch.equal(run(20, stop_below=min(course) / 2).params, run(20).params)
+
+
+def test_what_is_not_evaluated_cannot_end_unlearning():
+    with pytest.raises(FedUnlearnError, match="stop_below needs examples of the targets"):
+        unlearn(method["ascent"](Schedule(2, 0.05, 0, 0.05)), request(), Quadratics(), stop_below=0.1)
+
+
 def test_a_broken_update_never_enters_the_model():
     class Broken(Quadratics):
         def train(self, jobs):

@@ -309,7 +309,7 @@ def _at(experiment: Experiment, rate: float) -> Experiment:
 
 def _perform(experiment: Experiment, run: Path, folder: Path, show: Show, workers: int | None) -> None:
     if (run / "outcome.json").exists():
-        if read_json(run / "experiment.json") != experiment.model_dump(mode="json"):
+        if check(read_json(run / "experiment.json"), str(run)) != experiment:
             raise FedUnlearnError(
                 f"{run} holds a run with another configuration: choose another folder with --out"
             )

@@ -128,6 +128,12 @@ class StagePlan(Table):
     lr: Rate = 0.01
 
 
+class UnlearningPlan(StagePlan):
+    """May end before its rounds: once ASR, or the accuracy on what is forgotten, is below ``stop_below``."""
+
+    stop_below: Share | None = None
+
+
 class PretrainingPlan(StagePlan):
     """The FedAvg run that makes ω⁰."""
 
@@ -155,7 +161,7 @@ class Experiment(Table):
     backdoor: Backdoor = Backdoor()
     training: Training = Training()
     pretraining: PretrainingPlan = PretrainingPlan()
-    unlearning: StagePlan = StagePlan()
+    unlearning: UnlearningPlan = UnlearningPlan()
     recovery: StagePlan = StagePlan()
 
     def phases(self) -> tuple[Phase, ...]:
@@ -493,6 +499,7 @@ def perform(
                 training=setting.training,
                 seed=derive("unlearning", experiment.seed),
                 evaluate_every=experiment.evaluate_every,
+                stop_below=experiment.unlearning.stop_below,
                 count_conflicts=experiment.count_conflicts,
                 listeners=(recorder, *listeners),
                 resume=recorder.progress,

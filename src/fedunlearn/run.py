@@ -43,6 +43,7 @@ def unlearn(
     training: LocalTraining = LocalTraining(),
     seed: int = 0,
     evaluate_every: int = 1,
+    stop_below: float | None = None,
     count_conflicts: bool = False,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
@@ -52,6 +53,9 @@ def unlearn(
     Pre-training is the same drive with the one phase ``Pretraining``. Listeners hear every finished
     round; ``resume`` takes a ``Progress`` that a listener once heard and goes on from there, to the
     same bits. A phase that fails (``Status.failed``) ends the run with the last good model.
+
+    With ``stop_below`` every round of unlearning is evaluated, and the first that leaves the targets' ASR
+    (their accuracy on what is to be forgotten, where there is no backdoor) below it is the last of its phase.
 
     Conflicts are counted where the retained clients train anyway; ``count_conflicts`` asks them in every
     round of unlearning, which a cost does not show and a result does not feel.
@@ -110,8 +114,13 @@ def unlearn(
                     phase, progress, request, federation, training, seed, count_conflicts
                 )
                 ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
-                if ended or progress.elapsed_rounds % evaluate_every == 0:
+                bar = stop_below if phase.stage is Stage.UNLEARNING else None
+                if ended or bar is not None or progress.elapsed_rounds % evaluate_every == 0:
                     metrics |= evaluate(progress.state)
+                if bar is not None and not ended and _remembered(metrics) < bar:
+                    state = progress.state.halt(Status.CONVERGED, f"less than {bar:g} is remembered")
+                    progress = replace(progress, state=state)
+                    metrics |= {"status": state.status, "reason": state.reason}
                 announce(progress, metrics)
             if progress.state.status.failed:
                 break
@@ -119,6 +128,14 @@ def unlearn(
     return Outcome(
         state, Status.DONE if state.status is Status.RUNNING else state.status, state.reason, tuple(rows)
     )
+
+
+def _remembered(metrics: Metrics) -> float:
+    """How much of the targets' examples the model still knows."""
+    for key in ("asr", "forget_acc"):
+        if key in metrics:
+            return float(metrics[key])
+    raise FedUnlearnError("stop_below needs examples of the targets to evaluate on, and they hold none")
 
 
 def _round(
