@@ -138,12 +138,17 @@ def _finite(value: float | int | str) -> float | None:
 def score(trial: Path) -> float | None:
     """How well a trial ended, by training data alone; None where it failed.
 
-    That is the accuracy of the retained clients less the backdoor's on the targets' own pictures.
+    That is the accuracy of the retained clients less the backdoor's on the targets' own pictures: the mean of the
+    ends of unlearning and of post-training, as tables show both.
     """
     if Status(read_outcome(trial)["status"]).failed:
         return None
-    last = [row for row in read_metrics(trial) if "r_seen" in row][-1]
-    return float(last["r_seen"]) - float(last.get("asr", last.get("forget_acc", 0.0)))
+    ends = {str(row["stage"]): row for row in read_metrics(trial) if "r_seen" in row}
+    start = ends.pop("start", None)
+    return fmean(
+        float(row["r_seen"]) - float(row.get("asr", row.get("forget_acc", 0.0)))
+        for row in ends.values() or filter(None, [start])
+    )
 
 
 def _scores(evaluated: Sequence[Metrics]) -> Scores:
