@@ -138,8 +138,8 @@ def _finite(value: float | int | str) -> float | None:
 def score(trial: Path) -> float | None:
     """How well a trial ended, by training data alone; None where it failed.
 
-    That is the accuracy of the retained clients less the backdoor's on the targets' own pictures: the mean of the
-    ends of unlearning and of post-training, as tables show both.
+    That is the accuracy of the retained clients less the backdoor's on the targets' own pictures; the mean of
+    the ends of unlearning and of post-training, as tables show both.
     """
     if Status(read_outcome(trial)["status"]).failed:
         return None
