@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -144,6 +145,10 @@ def test_what_has_ended_is_left_alone_and_other_settings_are_refused(write, tmp_
     path, folder = write(BASE + ROWS), tmp_path / "runs"
     assert perform(read_comparison(path, only=["loud"], seeds=1), folder) == ["seed-1/loud"]
     assert perform(read_comparison(path), folder) == ["seed-1/fedosd", "seed-2/fedosd", "seed-2/loud"]
+    assert perform(read_comparison(path), folder) == []
+    older = read_json(folder / "seed-1/fedosd/experiment.json")
+    del older["unlearning"]["stop_below"]
+    (folder / "seed-1/fedosd/experiment.json").write_text(json.dumps(older))
     assert perform(read_comparison(path), folder) == []
     with pytest.raises(FedUnlearnError, match="another configuration"):
         perform(read_comparison(path, ["unlearning.rounds=3"]), folder)

@@ -247,6 +247,19 @@ def test_class_level_forgets_a_class_at_every_holder(tmp_path):
     assert rows[1]["local_trainings"] == 8
 
 
+def test_unlearning_ends_once_the_class_is_known_too_little(tmp_path):
+    experiment = small(
+        data={"partition": "iid", "clients": 4, "fraction": 0.05},
+        request={"level": "class", "label": 3},
+        backdoor={"enabled": False},
+        unlearning={"rounds": 3, "lr": 0.01, "stop_below": 1.0},
+    )
+    rows = read_metrics_of(experiment, tmp_path)
+    assert [row["stage"] for row in rows] == ["start", "unlearning", "post-training", "post-training"]
+    assert rows[1]["forget_acc"] < 1
+    assert rows[1]["status"] == "converged"
+
+
 def test_several_targets_and_epochs(tmp_path):
     experiment = small(request={"targets": 2}, training={"batch_size": 20, "epochs": 3})
     rows = read_metrics_of(experiment, tmp_path)

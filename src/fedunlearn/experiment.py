@@ -131,7 +131,7 @@ class StagePlan(Table):
 class UnlearningPlan(StagePlan):
     """May end before its rounds: once ASR, or the accuracy on what is forgotten, is below ``stop_below``."""
 
-    stop_below: Share | None = None
+    stop_below: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class PretrainingPlan(StagePlan):

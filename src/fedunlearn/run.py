@@ -43,7 +43,7 @@ def unlearn(
     training: LocalTraining = LocalTraining(),
     seed: int = 0,
     evaluate_every: int = 1,
-    stop_below: float | None = None,
+    stop_below: float = 0.0,
     count_conflicts: bool = False,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
@@ -54,8 +54,9 @@ def unlearn(
     round; ``resume`` takes a ``Progress`` that a listener once heard and goes on from there, to the
     same bits. A phase that fails (``Status.failed``) ends the run with the last good model.
 
-    With ``stop_below`` every round of unlearning is evaluated, and the first that leaves the targets' ASR
-    (their accuracy on what is to be forgotten, where there is no backdoor) below it is the last of its phase.
+    With ``stop_below`` above 0 every round of unlearning is evaluated, and the first that leaves the targets'
+    ASR (their accuracy on what is to be forgotten, where there is no backdoor) below it is the last of its
+    phase.
 
     Conflicts are counted where the retained clients train anyway; ``count_conflicts`` asks them in every
     round of unlearning, which a cost does not show and a result does not feel.
@@ -90,16 +91,12 @@ def unlearn(
     with _one_thread():
         if resume is None:
             progress = Progress(0, 0, State(request.params, buffers=request.buffers))
+            before = evaluate(progress.state)
+            if stop_below > 0:
+                _remembered(before)
             announce(
                 progress,
-                {
-                    "phase": 0,
-                    "stage": "start",
-                    "round": 0,
-                    "elapsed": 0,
-                    "distance": 0.0,
-                    **evaluate(progress.state),
-                },
+                {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
             )
         else:
             # A failed round is tried again: the missing client may be back.
@@ -114,11 +111,11 @@ def unlearn(
                     phase, progress, request, federation, training, seed, count_conflicts
                 )
                 ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
-                bar = stop_below if phase.stage is Stage.UNLEARNING else None
-                if ended or bar is not None or progress.elapsed_rounds % evaluate_every == 0:
+                watched = stop_below > 0 and phase.stage is Stage.UNLEARNING
+                if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
                     metrics |= evaluate(progress.state)
-                if bar is not None and not ended and _remembered(metrics) < bar:
-                    state = progress.state.halt(Status.CONVERGED, f"less than {bar:g} is remembered")
+                if watched and not ended and _remembered(metrics) < stop_below:
+                    state = progress.state.halt(Status.CONVERGED, f"less than {stop_below:g} is remembered")
                     progress = replace(progress, state=state)
                     metrics |= {"status": state.status, "reason": state.reason}
                 announce(progress, metrics)

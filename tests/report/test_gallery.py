@@ -170,6 +170,24 @@ def test_curves_are_means_in_a_band_with_the_end_of_unlearning_marked(results, t
     assert any("Mean of 2 seeds, bands from the lowest to the highest" in words for words in text(drawn[0]))
 
 
+def test_post_training_begins_at_one_place_where_seeds_stop_unlearning_at_others(tmp_path, drawn):
+    course = {
+        "rounds": [0.0, 1.0, 2.0, 4.0],
+        "asr": [0.9, 0.5, 0.1, 0.3],
+        "r_acc": [0.8] * 4,
+        "distance": [0.0, 1, 2, 1],
+    }
+    later = {"rounds": [0.0, 1.0, 2.0, 3.0, 5.0], "asr": [0.9, 0.7, 0.3, 0.0, 0.1]}
+    later |= {"r_acc": [0.8] * 5, "distance": [0.0, 1, 2, 3, 1]}
+    runs = [result("mode", turn=2.0, course=course), result("mode", seed=2, turn=3.0, course=later)]
+    gallery.curves(of(runs), "mnist-pat-20", ["mode"], tmp_path / "a")
+    asr = drawn[0].axes[0]
+    assert lines(asr)["mode"].get_xdata().tolist() == [0, 1, 2, 7]
+    assert lines(asr)["mode"].get_ydata() == pytest.approx([0.9, 0.6, 0.2, 0.2])
+    (hollow,) = [line for line in asr.lines if line.get_markerfacecolor() == "white"]
+    assert hollow.get_xdata()[0] == 2
+
+
 def test_names_at_the_ends_of_curves_do_not_touch(tmp_path, drawn):
     rows = list(canvas.NAMES)[:8]
     gallery.curves(of([result(row) for row in rows]), "mnist-pat-20", rows, tmp_path / "a")

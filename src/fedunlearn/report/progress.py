@@ -77,7 +77,7 @@ class Display:
                 event.progress.phase if phase.stage is not Stage.PRETRAINING else -1,
                 phase.stage,
                 done,
-                phase.rounds,
+                done if ended and not state.status.failed else phase.rounds,
             )
         elif ended or time.monotonic() - self._said_at >= QUIET_SECONDS:
             self._said_at = time.monotonic()
@@ -88,7 +88,7 @@ class Display:
         if phase not in self._tasks:
             # The time left is judged by the rounds seen here, not by those done before a resume.
             self._tasks[phase] = self._bars.add_task(stage, total=rounds, completed=done - 1, scores="")
-        self._bars.update(self._tasks[phase], completed=done, scores=self._scores())
+        self._bars.update(self._tasks[phase], total=rounds, completed=done, scores=self._scores())
 
     def _scores(self) -> str:
         return "  ".join(f"{_SHOWN[key]} {value:.3f}" for key, value in self._seen.items())

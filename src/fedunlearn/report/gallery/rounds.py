@@ -27,10 +27,13 @@ FAR = 12
 
 
 def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
-    """ASR, R-Acc and distance over both stages; a marker on each line where its unlearning ends."""
+    """ASR, R-Acc and distance over both stages; a marker on each line where its unlearning ends.
+
+    Post-training begins at the same place for all, also where unlearning ended before its rounds were up.
+    """
     shown = select(results, column, rows)
-    keys = [key for key in MEASURES if any(_course(runs, key) for runs in shown.runs.values())]
     planned = results.settings.get(column, {}).get("unlearning")
+    keys = [key for key in MEASURES if any(_course(runs, key, planned) for runs in shown.runs.values())]
     with drawing() as pyplot:
         height = max(1.3, 0.16 * len(shown.runs) + 0.2)
         figure, grid = pyplot.subplots(
@@ -41,7 +44,9 @@ def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> li
             sharex=True,
             squeeze=False,
         )
-        panels = [(axes, _lines(axes, key, shown)) for key, axes in zip(keys, grid.flat, strict=True)]
+        panels = [
+            (axes, _lines(axes, key, shown, planned)) for key, axes in zip(keys, grid.flat, strict=True)
+        ]
         grid[0, 0].margins(x=0.02)
         grid[-1, 0].set_xlabel("round")
         if planned:
@@ -61,9 +66,9 @@ def _stages(grid: Iterable[Axes], planned: float) -> None:
         top.text(planned, 1.03, text, transform=where, ha=side, fontsize=SMALL, color=GREY)
 
 
-def _lines(axes: Axes, key: str, shown: Selection) -> list[tuple[float, float, Style]]:
+def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> list[tuple[float, float, Style]]:
     """One line for each row, and where it ends."""
-    found = {row: course for row, runs in shown.runs.items() if (course := _course(runs, key))}
+    found = {row: course for row, runs in shown.runs.items() if (course := _course(runs, key, planned))}
     lasts = {row: fmean(list(course.values())[-1]) for row, course in found.items()}
     axes.set_ylabel(MEASURES[key])
     if key != "distance":
@@ -78,7 +83,8 @@ def _lines(axes: Axes, key: str, shown: Selection) -> list[tuple[float, float, S
             low, high = ([end(values) for values in course.values()] for end in (min, max))
             axes.fill_between(rounds, low, high, color=of.colour, alpha=0.15, linewidth=0)
         axes.plot(rounds, middle, color=of.colour, linestyle=of.dash, linewidth=1.3, label=row)
-        for at, fill in ((shown.runs[row][0].turn, "white"), (rounds[-1], of.colour)):
+        turn = min(run.turn for run in shown.runs[row])
+        for at, fill in ((turn, "white"), (rounds[-1], of.colour)):
             if at and at in course and (fill != "white" or at != rounds[-1]):
                 look: dict[str, Any] = {"marker": of.marker, "markersize": 4.5, "markerfacecolor": fill}
                 axes.plot(at, fmean(course[at]), **look, color=of.colour, clip_on=False)
@@ -87,9 +93,19 @@ def _lines(axes: Axes, key: str, shown: Selection) -> list[tuple[float, float, S
     return [(list(found[row])[-1], last, shown.styles[row]) for row, last in lasts.items()]
 
 
-def _course(runs: Sequence[Result], key: str) -> dict[float, list[float]]:
+def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[float, list[float]]:
     """By round the values of all runs, where all have measured it."""
-    each = [dict(zip(run.course["rounds"], run.course.get(key, ()), strict=False)) for run in runs]
+
+    def place(at: float | None, turn: float) -> float | None:
+        return planned + at - turn if planned and at is not None and at > turn > 0 else at
+
+    each = [
+        {
+            place(at, run.turn): of
+            for at, of in zip(run.course["rounds"], run.course.get(key, ()), strict=False)
+        }
+        for run in runs
+    ]
     found = {at: [of.get(at) for of in each] for at in each[0] if at is not None}
     return {
         at: [value for value in values if value is not None]
