@@ -142,6 +142,18 @@ def test_a_part_of_a_data_set_is_compared_with_the_whole():
     assert any(cell.paper is not None for cell in table("cifar100", part))
 
 
+def test_who_stopped_early_is_said():
+    runs = [
+        result("fupga", seed, unlearned={"asr": 0.0}, recovered={"asr": 0.2}, turn=turn, stopped=turn < 50)
+        for seed, turn in ((1, 7.0), (2, 50.0), (3, 5.0))
+    ]
+    made = Results("laptop", MADE.settings, [], {}, runs)
+    sentence = "Forgot enough before the rounds were up: fupga in fmnist-pat-50 (2 of 3, after 5 to 7)."
+    assert meaning(table(results=made, rows=["fupga"])).endswith(sentence)
+    assert sentence in as_latex(table(results=made, rows=["fupga"]), made, "")
+    assert "Forgot enough" not in meaning(table())
+
+
 def test_a_failed_seed_counts_as_it_ended_and_is_marked():
     runs = [
         result("fupga", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.2}),

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from .names import DATA, NAMES, PARTITIONS
 from .results import Results
-from .side_by_side import MEASURES, START, Cell, averaged, failures, number, texts
+from .side_by_side import MEASURES, START, Cell, averaged, failures, number, stops, texts
 
 
 def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
@@ -29,6 +29,7 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
         "Below ours, the paper's. ¹ is the end of unlearning, ² the end of post-training; in brackets is the "
         "deviation over clients.",
         failures(cells),
+        stops(cells),
     ]
     lines = [
         r"\begin{table}\centering\small",

@@ -45,6 +45,8 @@ class Result:
     """ASR, R-Acc and distance after so many ``rounds``, both stages counted."""
     turn: float = 0.0
     """The round of these that ended unlearning; 0 where a method has no such stage."""
+    stopped: bool = False
+    """Whether unlearning ended before its rounds were up, because enough was forgotten."""
 
     @property
     def failed(self) -> bool:
@@ -128,6 +130,7 @@ def summarise(run: Path) -> Result:
         course={"rounds": [float(row["elapsed"]) for row in evaluated]}
         | {key: [_finite(row[key]) if key in row else None for row in evaluated] for key in COURSE},
         turn=max((float(row["elapsed"]) for row in rows if row["stage"] == "unlearning"), default=0.0),
+        stopped=any(row["stage"] == "unlearning" and row.get("status") == Status.CONVERGED for row in rows),
     )
 
 

@@ -42,6 +42,8 @@ class Cell:
     rate: float
     failed: int = 0
     """Seeds that failed: each counts as it ended."""
+    stops: tuple[float, ...] = ()
+    """Rounds after which seeds stopped unlearning early."""
 
     @property
     def mean(self) -> float:
@@ -70,7 +72,8 @@ def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], 
                     theirs = None if paper is None else getattr(paper, measure)
                     failed = sum(run.failed for run, _ in ours) if stage else 0
                     values = tuple(value for _, value in ours)
-                    cells.append(Cell(column, row, stage, measure, values, theirs, of[0].rate, failed))
+                    stops = tuple(sorted(run.turn for run, _ in ours if run.stopped)) if stage else ()
+                    cells.append(Cell(column, row, stage, measure, values, theirs, of[0].rate, failed, stops))
     return cells
 
 
@@ -145,11 +148,15 @@ def number(value: float, measure: str, *, signed: bool = False) -> str:
 
 def meaning(cells: Sequence[Cell]) -> str:
     """What a table's numbers are."""
-    return (
-        f"{averaged(cells)} Δ is ours less the paper's. ¹ is the end of unlearning, ² the end of "
-        "post-training; std is the deviation over clients (of a population); η is the learning rate of the "
-        f"first round, chosen by trials where the method has one to choose. {failures(cells)}"
-    ).rstrip()
+    said = (
+        averaged(cells),
+        "Δ is ours less the paper's. ¹ is the end of unlearning, ² the end of post-training; std is the "
+        "deviation over clients (of a population); η is the learning rate of the first round, chosen by "
+        "trials where the method has one to choose.",
+        failures(cells),
+        stops(cells),
+    )
+    return " ".join(filter(None, said))
 
 
 def averaged(cells: Sequence[Cell]) -> str:
@@ -170,6 +177,21 @@ def failures(cells: Sequence[Cell]) -> str:
             failed[where] = max(failed.get(where, (0, 0)), (cell.failed, len(cell.ours)))
     said = ", ".join(f"{where} ({count} of {seeds})" for where, (count, seeds) in failed.items())
     return f"† Failed, and counts as it ended: {said}." if said else ""
+
+
+def stops(cells: Sequence[Cell]) -> str:
+    """Whose unlearning ended before its rounds were up, where anybody's did."""
+    early = {f"{cell.row} in {cell.column}": cell for cell in cells if cell.stops}
+    said = ", ".join(
+        f"{where} ({len(cell.stops)} of {len(cell.ours)}, after {_span(cell.stops)})"
+        for where, cell in early.items()
+    )
+    return f"Forgot enough before the rounds were up: {said}." if said else ""
+
+
+def _span(rounds: Sequence[float]) -> str:
+    first, last = (f"{end(rounds):g}" for end in (min, max))
+    return first if first == last else f"{first} to {last}"
 
 
 def counted(cells: Iterable[Cell]) -> str:
