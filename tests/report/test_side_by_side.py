@@ -144,7 +144,11 @@ def test_a_part_of_a_data_set_is_compared_with_the_whole():
 
 def test_who_stopped_early_is_said():
     runs = [
-        result("fupga", seed, unlearned={"asr": 0.0}, recovered={"asr": 0.2}, turn=turn, stopped=turn < 50)
+        replace(
+            result("fupga", seed, unlearned={"asr": 0.0}, recovered={"asr": 0.2}),
+            turn=turn,
+            stopped=turn < 50,
+        )
         for seed, turn in ((1, 7.0), (2, 50.0), (3, 5.0))
     ]
     made = Results("laptop", MADE.settings, [], {}, runs)
