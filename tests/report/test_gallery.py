@@ -179,13 +179,22 @@ def test_post_training_begins_at_one_place_where_seeds_stop_unlearning_at_others
     }
     later = {"rounds": [0.0, 1.0, 2.0, 3.0, 5.0], "asr": [0.9, 0.7, 0.3, 0.0, 0.1]}
     later |= {"r_acc": [0.8] * 5, "distance": [0.0, 1, 2, 3, 1]}
-    runs = [result("mode", turn=2.0, course=course), result("mode", seed=2, turn=3.0, course=later)]
+    runs = [
+        result("mode", turn=2.0, stopped=True, course=course),
+        result("mode", seed=2, turn=3.0, stopped=True, course=later),
+    ]
     gallery.curves(of(runs), "mnist-pat-20", ["mode"], tmp_path / "a")
     asr = drawn[0].axes[0]
     assert lines(asr)["mode"].get_xdata().tolist() == [0, 1, 2, 7]
     assert lines(asr)["mode"].get_ydata() == pytest.approx([0.9, 0.6, 0.2, 0.2])
     (hollow,) = [line for line in asr.lines if line.get_markerfacecolor() == "white"]
     assert hollow.get_xdata()[0] == 2
+
+
+def test_who_unlearns_in_one_round_post_trains_from_there(tmp_path, drawn):
+    course = {"rounds": [0.0, 1.0, 10.0], "asr": [0.9, 0.5, 0.1], "r_acc": [0.8] * 3, "distance": [0.0, 1, 2]}
+    gallery.curves(of([result("mode", turn=1.0, course=course)]), "mnist-pat-20", ["mode"], tmp_path / "a")
+    assert lines(drawn[0].axes[0])["mode"].get_xdata().tolist() == [0, 1, 10]
 
 
 def test_names_at_the_ends_of_curves_do_not_touch(tmp_path, drawn):

@@ -29,7 +29,7 @@ FAR = 12
 def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
     """ASR, R-Acc and distance over both stages; a marker on each line where its unlearning ends.
 
-    Post-training begins at the same place for all, also where unlearning ended before its rounds were up.
+    Where unlearning stopped before its rounds were up, post-training still begins where it was to begin.
     """
     shown = select(results, column, rows)
     planned = results.settings.get(column, {}).get("unlearning")
@@ -96,14 +96,11 @@ def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> lis
 def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[float, list[float]]:
     """By round the values of all runs, where all have measured it."""
 
-    def place(at: float | None, turn: float) -> float | None:
-        return planned + at - turn if planned and at is not None and at > turn > 0 else at
+    def place(run: Result, at: float | None) -> float | None:
+        return planned + at - run.turn if planned and run.stopped and at is not None and at > run.turn else at
 
     each = [
-        {
-            place(at, run.turn): of
-            for at, of in zip(run.course["rounds"], run.course.get(key, ()), strict=False)
-        }
+        {place(run, at): of for at, of in zip(run.course["rounds"], run.course.get(key, ()), strict=False)}
         for run in runs
     ]
     found = {at: [of.get(at) for of in each] for at in each[0] if at is not None}
