@@ -216,6 +216,13 @@ def test_a_file_elsewhere_may_extend_those_of_the_package(write):
     assert rows["mine"].pretraining.rounds == 300
 
 
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_in_the_protocol_those_that_climb_a_loss_stop_and_no_others(scale):
+    for rows in read_comparison(EXPERIMENTS / "protocol.toml", scale=scale).columns.values():
+        stopping = {row for row, experiment in rows.items() if experiment.unlearning.stop_below > 0}
+        assert stopping == {"ewcsga", "fupga", "sfu", "fedosd-m1"}
+
+
 def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, tmp_path):
     grid = "[grid]\nrates = [1e-9, 0.5]\nshare = 0.5\n[methods.retrain]\n"
     comparison = read_comparison(write(BASE + "[methods.fedosd]\n" + grid), seeds=1)

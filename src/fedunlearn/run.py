@@ -93,7 +93,7 @@ def unlearn(
             progress = Progress(0, 0, State(request.params, buffers=request.buffers))
             before = evaluate(progress.state)
             if stop_below > 0:
-                _remembered(before)
+                _remembered(before)  # refuses at once what could never stop
             announce(
                 progress,
                 {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},

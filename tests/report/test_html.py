@@ -16,7 +16,7 @@ import pytest
 from fedunlearn.comparison import read_comparison
 from fedunlearn.experiment import Experiment
 from fedunlearn.report import html as module
-from fedunlearn.report import write_report
+from fedunlearn.report import many, write_report
 from fedunlearn.report.folders import collect, flat
 from fedunlearn.report.recipes import recipes, toml
 from fedunlearn.types import FedUnlearnError
@@ -82,6 +82,24 @@ def test_a_run_tells_its_clients_apart_after_each_stage(page, clients_run):
     text = said(page(clients_run))
     assert "client 0 client 2 client 10 ω⁰ 80.0% 70.0% 30.0% unlearned 60.0% 50.0% 10.0%" in text
     assert "post-trained 85.0% 75.0% 35.0%" in text
+
+
+def test_stages_are_parted_at_one_round_unless_somebody_stopped_before_it(comparison):
+    def borders() -> list[str]:
+        first, *_ = many._overlays(collect([comparison]))
+        return [name for _, name in first.borders]
+
+    for place in comparison.glob("seed-*/*/experiment.json"):
+        config = json.loads(place.read_text())
+        config["unlearning"] = {"rounds": 2}
+        place.write_text(json.dumps(config))
+    assert borders() == ["unlearning", "post-training"]
+    place = comparison / "seed-1/method-00/metrics.jsonl"
+    rows = [json.loads(line) for line in place.read_text().splitlines()]
+    (last,) = [row for row in rows if row["stage"] == "unlearning" and row["round"] == 2]
+    last["status"] = "converged"
+    place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert borders() == []
 
 
 def test_a_comparison_tells_clients_apart_in_its_first_seed(page, clients_comparison):

@@ -204,7 +204,11 @@ def _overlays(collection: Collection) -> list[Plot]:
     forgotten, shown = _forgotten(collection), _shown(collection)
     drawn = []
     plan = setting(shared(run.config for run in collection.runs), "unlearning", "rounds")
-    early = any(row.get("status") == "converged" for run in collection.runs for row in run.rows)
+    early = any(
+        (row["stage"], row.get("status")) == ("unlearning", "converged")
+        for run in collection.runs
+        for row in run.rows
+    )
     for key in (forgotten, "r_acc", "r_acc_worst", "distance"):
         curves = [
             Curve(place, row, values, style(place))
@@ -217,8 +221,8 @@ def _overlays(collection: Collection) -> list[Plot]:
             y = plots.magnitudes(seen) if key == "distance" else plots.shares(seen, whole=key == forgotten)
             title = GLOSSARY[COLUMNS[key].term][0]
             about = f"{title} over the rounds, one curve for each row."
-            together = plan and plan < last and not early
-            edges = [(0.0, "unlearning"), (float(plan), "post-training")] if plan and together else []
+            parted = plan and plan < last and not early
+            edges = [(0.0, "unlearning"), (float(plan), "post-training")] if parted else []
             drawn.append(Plot(key, title, about, plots.rounds(last), y, key != "distance", curves, edges))
     return drawn
 

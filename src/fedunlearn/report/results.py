@@ -147,10 +147,10 @@ def score(trial: Path) -> float | None:
     if Status(read_outcome(trial)["status"]).failed:
         return None
     ends = {str(row["stage"]): row for row in read_metrics(trial) if "r_seen" in row}
-    start = ends.pop("start", None)
+    if len(ends) > 1:
+        del ends["start"]
     return fmean(
-        float(row["r_seen"]) - float(row.get("asr", row.get("forget_acc", 0.0)))
-        for row in ends.values() or filter(None, [start])
+        float(row["r_seen"]) - float(row.get("asr", row.get("forget_acc", 0.0))) for row in ends.values()
     )
 
 
