@@ -10,12 +10,14 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+import tomllib
 from base64 import b64encode
 from collections.abc import Callable
 from difflib import get_close_matches
+from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -97,16 +99,19 @@ def results(scale: str, *names: str) -> str:
     for name in names:
         wanted = plan(name, scale=scale, only=[], seeds=None)
         cells = beside(wanted, found)
-        seeds = max(len(cell.ours) for cell in cells) if cells else 1
+        if not cells:
+            parts.append(f"### {titles()[name]}\n\nNot run yet.")
+            continue
+        seeds = max(len(cell.ours) for cell in cells)
         command = f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}"
-        parts += [f"### {titles()[name]}\n\n`{command}`", as_markdown(cells, found)] if cells else []
+        parts += [f"### {titles()[name]}\n\n`{command}`", as_markdown(cells, found)]
         absent = [
             f"{column} ({', '.join(rows)})"
             for column in wanted.requests
             if (rows := [row for row in wanted.listed if not found.of(column, row)])
         ]
-        parts += [f"Not run yet: {'; '.join(absent)}."] if cells and absent else []
-    return "\n\n".join(parts) or "Nothing of it has been run yet."
+        parts += [f"Not run yet: {'; '.join(absent)}."] if absent else []
+    return "\n\n".join(parts)
 
 
 @maker("counts")
@@ -200,14 +205,42 @@ def _plain(text: str | None) -> str:
     return (text or "").replace("[", "\\[").replace("|", "\\|")
 
 
+@maker("settings")
+def settings(kind: str) -> str:
+    """Every key of an experiment, or what a comparison adds, with its default and what it means."""
+    from fedunlearn.comparison import Plan
+    from fedunlearn.experiment import Experiment
+
+    top = {"experiment": Experiment, "comparison": Plan}[kind]
+    return "\n\n".join(_settings(top, ""))
+
+
+def _settings(table: Any, name: str) -> list[str]:
+    about = " ".join((table.__doc__ or "").split()).replace("``", "`")
+    lines, deeper = ["| key | default | |", "|---|---|---|"], []
+    for key, field in table.model_fields.items():
+        if field.description is None:
+            inner = next(
+                t for t in (field.annotation, *get_args(field.annotation)) if hasattr(t, "model_fields")
+            )
+            deeper += _settings(inner, key)
+        else:
+            value = None if field.is_required() else field.get_default(call_default_factory=True)
+            default = "" if value is None else f"`{dumps(value)}`"
+            lines.append(f"| `{key}` | {default} | {field.description} |")
+    return [f"### {f'[{name}]' if name else 'At the top of the file'}", about, "\n".join(lines), *deeper]
+
+
 @maker("experiments")
 def experiments() -> str:
     """Every experiment file with the first line of its comment."""
-    lines = ["| file | what it is |", "|---|---|"]
+    lines = ["| file | command | what it is |", "|---|---|---|"]
     for path in sorted((ROOT / "src/fedunlearn/experiments").glob("*.toml")):
         sentence = path.read_text(encoding="utf-8").split("\n", 1)[0].strip("# .")
         link = f"/{path.relative_to(ROOT).as_posix()}"
-        lines.append(f"| [`experiments/{path.name}`]({link}) | {sentence} |")
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        command = "reproduce" if "extends" in values else "compare" if "methods" in values else "run"
+        lines.append(f"| [`experiments/{path.name}`]({link}) | `{command}` | {sentence} |")
     return "\n".join(lines)
 
 

@@ -19,8 +19,8 @@ from typer.main import get_command
 import fedunlearn
 from fedunlearn import maths
 from fedunlearn.cli import app
-from fedunlearn.comparison import read_comparison
-from fedunlearn.experiment import prepare, read
+from fedunlearn.comparison import Plan, read_comparison
+from fedunlearn.experiment import Experiment, prepare, read
 from fedunlearn.record import read_outcome
 from fedunlearn.report.checks import Verdict
 from fedunlearn.report.claims import judge
@@ -341,7 +341,7 @@ def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     assert (
         "Not run yet: fmnist-pat-20 (retrain, federaser, fedrecovery, mode, ewcsga, fupga, fedosd); " in page
     )
-    assert "MNIST with" not in page.replace("Fashion-MNIST with", "")  # nothing of it has been run
+    assert re.search(r"### Table \d+: MNIST [^\n]*\n\nNot run yet\.$", page)
     assert hooks.made("<!-- claims: laptop -->").count("fedosd ASR¹ .123") >= 1
     counted = hooks.made("<!-- counts: -->")
     assert "1 runs" in counted
@@ -349,6 +349,27 @@ def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     figure = hooks.made("<!-- figure: laptop fmnist tradeoff -->")
     assert figure.startswith('<div class="figure chart"><img alt="Table 6')
     assert hooks.made("<!-- figure: laptop mnist tradeoff -->") == ""
+
+
+def test_every_setting_is_explained(hooks: Any):
+    page = hooks.made("<!-- settings: experiment -->\n\n<!-- settings: comparison -->")
+    assert "### [request]\n\nWhat is to be forgotten" in page
+    assert (
+        '| `targets` | `1` | How many clients, drawn by the seed, or their names: `["client-3"]`. |' in page
+    )
+    assert "| `seed` | `1` |" in page
+    assert "### [grid]" in page
+    for table in (Experiment, Plan):
+        assert {
+            key for key in table.model_fields if f"| `{key}` |" not in page and f"### [{key}]" not in page
+        } == set()
+
+
+def test_every_file_of_the_package_names_its_command(hooks: Any):
+    page = hooks.made("<!-- experiments: -->")
+    assert re.search(r"fedosd\.toml.* \| `run` \|", page)
+    assert re.search(r"methods\.toml.* \| `compare` \|", page)
+    assert re.search(r"table1\.toml.* \| `reproduce` \|", page)
 
 
 @pytest.mark.usefixtures("stored")

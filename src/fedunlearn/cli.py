@@ -149,7 +149,9 @@ def compare(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
     ] = None,
-    scale: Annotated[str | None, typer.Option("--scale", help="One of the scales of the file.")] = None,
+    scale: Annotated[
+        str | None, typer.Option("--scale", help="One of the scales of the file; its first unless given.")
+    ] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
     at: Annotated[

@@ -46,6 +46,7 @@ class Grid(Table):
     """Learning rates to choose from, by short trials: one rate serves unlearning and recovery."""
 
     rates: list[Rate] = Field(min_length=1)
+    """The choice; it replaces `unlearning.lr` and `recovery.lr`."""
     share: Share = 0.2
     """Of the rounds of each stage, in a trial."""
 
@@ -54,20 +55,28 @@ class Shown(Table):
     """Which columns and rows of the file that it extends a comparison shows, and in which figures."""
 
     columns: list[str] | None = None
+    """All unless given."""
     rows: list[str] | None = None
+    """All unless given."""
     figures: tuple[Figure, ...] = ()
+    """Drawn by `reproduce`."""
 
 
 class Plan(Table):
     """What a file says about the comparison, beside the experiment it starts from."""
 
     seeds: Count = 1
+    """How many, from `seed` on."""
     paper: str = ""
+    """The paper's table that `reproduce` puts beside it."""
     grid: Grid | None = None
     show: Shown = Shown()
     scale: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """`[scale.NAME]`: settings of one size of the comparison; `--scale` names one, else it is the first."""
     columns: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """`[columns.NAME]`: what a request changes; it may have a `scale` too."""
     methods: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """`[methods.NAME]`: what a row changes; `method` is its name unless given."""
 
 
 @dataclass(frozen=True)
