@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.comparison import Comparison, carry_out, read_comparison
+from fedunlearn.comparison import Comparison, carry_out, missing, read_comparison
 from fedunlearn.record import read_json, read_metrics
 from fedunlearn.report.comparison import compared, course, markdown
 
@@ -221,6 +221,13 @@ def test_in_the_protocol_those_that_climb_a_loss_stop_and_no_others(scale):
     for rows in read_comparison(EXPERIMENTS / "protocol.toml", scale=scale).columns.values():
         stopping = {row for row, experiment in rows.items() if experiment.unlearning.stop_below > 0}
         assert stopping == {"ewcsga", "fupga", "sfu", "fedosd-m1"}
+
+
+@pytest.mark.parametrize(("row", "rates"), [("finetune", 2), ("not", 0), ("retrain", 0), ("fedosd", 2)])
+def test_trials_are_for_those_whose_rate_matters(write, tmp_path, row, rates):
+    text = BASE + f"[grid]\nrates = [0.1, 0.2]\n[methods.{row}]\n"
+    comparison = read_comparison(write(text), ["unlearning.lr=0.01", "recovery.lr=0.02"], seeds=1)
+    assert missing(comparison, tmp_path) == 1 + rates
 
 
 def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, tmp_path):

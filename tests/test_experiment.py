@@ -93,6 +93,11 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
             "knot needs cluster, and this experiment has none: set clusters = 5 in [pretraining]",
         ),
         ({"method": "federaser", "pretraining": {"clusters": 2}}, "federaser needs norms"),
+        (
+            {"method": "federaser", "pretraining": {"rounds": 0, "history": ["norms"]}},
+            "federaser needs norms, which pre-training records, and here it has no rounds: set rounds",
+        ),
+        ({"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
         ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "no other history: remove one"),
         ({"pretraining": {"clusters": 5}}, "4 clients cannot form 5 clusters"),
         (

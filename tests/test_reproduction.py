@@ -166,6 +166,18 @@ def test_a_folder_of_another_scale_is_refused(files):
 
 
 @pytest.mark.usefixtures("files")
+def test_a_row_that_was_run_by_other_rules_is_refused(files):
+    reproduce("table1", "--out", "mixed")
+    (files / "protocol.toml").write_text(
+        PROTOCOL.replace("[methods.fedosd]", '[methods.fedosd]\noptions.anchor = "never"')
+    )
+    with pytest.raises(
+        FedUnlearnError, match=r"mixed/a/seed-1/fedosd was not run as today's protocol has it"
+    ):
+        reproduce("table1", "--only", "retrain", "--out", "mixed")
+
+
+@pytest.mark.usefixtures("files")
 def test_what_fails_at_every_rate_is_shown_to_fail(files):
     (files / "protocol.toml").write_text(PROTOCOL.replace("[0.001, 0.02]", "[1e35, 1e30]"))
     shown = reproduce("table1")

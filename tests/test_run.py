@@ -138,6 +138,15 @@ def test_unlearning_ends_where_too_little_is_remembered(name):
     assert torch.equal(run(20, stop_below=min(course) / 2).params, run(20).params)
 
 
+def test_a_run_resumed_at_its_end_says_why_it_ended():
+    heard = []
+    phases = method["ascent"](Schedule(20, 0.05, 0, 0.05))[:1]
+    ended = unlearn(phases, request(), Backdoored(), stop_below=1.0, listeners=[heard.append])
+    assert ended.reason == "less than 1 is remembered"
+    again = unlearn(phases, request(), Backdoored(), stop_below=1.0, resume=heard[-1].progress)
+    assert (again.status, again.reason) == (ended.status, ended.reason)
+
+
 def test_what_is_not_evaluated_cannot_end_unlearning():
     with pytest.raises(FedUnlearnError, match="stop_below needs examples of the targets"):
         unlearn(method["ascent"](Schedule(2, 0.05, 0, 0.05)), request(), Quadratics(), stop_below=0.1)

@@ -266,8 +266,20 @@ def _require_data(comparison: Comparison, folder: Path) -> None:
         read.add(wanted)
 
 
+def unlike(comparison: Comparison, folder: Path) -> Path | None:
+    """The first finished run of its rows that was set up otherwise, whatever its seed and rates."""
+    for column, rows in comparison.columns.items():
+        for row, places in comparison.places(folder, column, listed=True).items():
+            for run in places:
+                if (run / "outcome.json").exists():
+                    was, wanted = check(read_json(run / "experiment.json"), str(run)), rows[row]
+                    if _at(was, 1.0).model_copy(update={"seed": wanted.seed}) != _at(wanted, 1.0):
+                        return run
+    return None
+
+
 def _rate_matters(experiment: Experiment) -> bool:
-    return experiment.phases() != _at(experiment, 2 * experiment.unlearning.lr).phases()
+    return _at(experiment, 1.0).phases() != _at(experiment, 2.0).phases()
 
 
 def _tuned(
@@ -304,7 +316,7 @@ def _tuned(
 
 
 def _shortened(stage: StagePlan, share: float) -> StagePlan:
-    return stage.model_copy(update={"rounds": math.ceil(share * stage.rounds)})
+    return stage.model_copy(update={"rounds": math.ceil(share * stage.rounds - 1e-9)})
 
 
 def _at(experiment: Experiment, rate: float) -> Experiment:

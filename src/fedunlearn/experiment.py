@@ -175,7 +175,7 @@ class Experiment(Table):
 
     name: Name = "experiment"
     """Of the run folder; that of the file unless given."""
-    seed: int = 1
+    seed: Natural = 1
     """Decides about everything random."""
     method: str = "fedosd"
     """A name that `fedunlearn methods` lists."""
@@ -286,7 +286,7 @@ def _check_needs(experiment: Experiment) -> None:
         raise FedUnlearnError(
             "a clustered pre-training records its clusters and no other history: remove one"
         )
-    if not 1 <= plan.clusters <= experiment.data.clients:
+    if plan.clusters > experiment.data.clients:
         raise FedUnlearnError(f"{experiment.data.clients} clients cannot form {plan.clusters} clusters")
     needed = {kind for phase in experiment.phases() for kind in phase.needs}
     recorded = {"cluster"} if plan.clusters > 1 else set(plan.history)
@@ -296,6 +296,12 @@ def _check_needs(experiment: Experiment) -> None:
             "public": "public = 1000 in [data], examples that no client will hold",
         }.get(kind, f'history = ["{kind}"] in [pretraining]')
         raise FedUnlearnError(f"{name} needs {kind}, and this experiment has none: set {wanted}")
+    if needed - {"public"} and not plan.rounds:
+        kinds = " and ".join(sorted(needed - {"public"}))
+        raise FedUnlearnError(
+            f"{name} needs {kinds}, which pre-training records, and here it has no rounds: "
+            "set rounds in [pretraining]"
+        )
     if experiment.request.level != "client" and needed - {"cluster"}:
         raise FedUnlearnError(f"{name} needs history, which knows whole clients only: use level = 'client'")
 
@@ -527,6 +533,8 @@ def perform(
             Recorder(folder, identity, seconds=checkpoint_seconds) as recorder,
             setting.federation(clients, workers) as federation,
         ):
+            if recorder.progress is None:
+                write_json(folder / "environment.json", made_with)
             outcome = unlearn(
                 phases,
                 request,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .comparison import EXPERIMENTS, Comparison, read_comparison
+from .comparison import EXPERIMENTS, Comparison, read_comparison, unlike
 from .experiment import specimen
 from .record import write
 from .registry import did_you_mean
@@ -32,7 +32,8 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
 def collected(folder: Path, scale: str) -> results.Results:
     """What a folder holds by now; refused where it was run at another scale."""
     found = results.gather(folder, scale)
-    columns = read_comparison(EXPERIMENTS / "protocol.toml", scale=scale).columns
+    protocol = read_comparison(EXPERIMENTS / "protocol.toml", scale=scale)
+    columns = protocol.columns
     for column, setting in found.settings.items():
         rows = columns.get(column, {})
         if rows and results.set_up(next(iter(rows.values())).model_dump(mode="json")) != setting:
@@ -40,6 +41,10 @@ def collected(folder: Path, scale: str) -> results.Results:
                 f"{folder / column} was not run at scale {scale!r} of today's protocol: "
                 "choose another folder with --out"
             )
+    if other := unlike(protocol, folder):
+        raise FedUnlearnError(
+            f"{other} was not run as today's protocol has it: remove it, or choose another folder with --out"
+        )
     return found
 
 

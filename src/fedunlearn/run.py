@@ -56,7 +56,7 @@ def unlearn(
 
     With ``stop_below`` above 0 every round of unlearning is evaluated, and the first that leaves the targets'
     ASR (their accuracy on what is to be forgotten, where there is no backdoor) below it is the last of its
-    phase.
+    phase; one that repairs instead (``Phase.forgets``) has all of its rounds.
 
     Conflicts are counted where the retained clients train anyway; ``count_conflicts`` asks them in every
     round of unlearning, which a cost does not show and a result does not feel.
@@ -100,8 +100,9 @@ def unlearn(
             )
         else:
             # A failed round is tried again: the missing client may be back.
-            status = Status.RUNNING if resume.state.status.failed else resume.state.status
-            progress = replace(resume, state=replace(resume.state, status=status, reason=""))
+            progress = resume
+            if resume.state.status.failed:
+                progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
         for index in range(progress.phase, len(phases)):
             phase = phases[index]
             if index > progress.phase or progress.elapsed_rounds == 0:
@@ -111,7 +112,7 @@ def unlearn(
                     phase, progress, request, federation, training, seed, count_conflicts
                 )
                 ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
-                watched = stop_below > 0 and phase.stage is Stage.UNLEARNING
+                watched = stop_below > 0 and phase.stage is Stage.UNLEARNING and phase.forgets
                 if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
                     metrics |= evaluate(progress.state)
                 if watched and not ended and _remembered(metrics) < stop_below:
@@ -154,7 +155,7 @@ def _round(
             objective=job.objective or training.objective,
             buffers=before.buffers,
             lr=(job.lr or phase.lr) * decay,
-            epochs=math.ceil(job.effort * training.epochs),
+            epochs=math.ceil(job.effort * training.epochs - 1e-9),
             batch_size=training.batch_size,
             seed=derive(seed, progress.phase, before.round, client, "local training"),
         )

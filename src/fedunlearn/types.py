@@ -261,6 +261,8 @@ class Phase(ABC):
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[str]] = frozenset()
     """Kinds of history that pre-training must have recorded."""
+    forgets: ClassVar[bool] = True
+    """Of unlearning: whether it is over once enough is forgotten (``stop_below``)."""
 
     def start(self, request: Request, state: State) -> State:
         """The state of the first round, given the one that the phase before left behind."""

@@ -78,3 +78,17 @@ def test_no_client_works_until_the_recovery():
 def test_without_public_data_it_is_refused():
     with pytest.raises(FedUnlearnError, match="holds public data"):
         unlearn(method["fedkdu"](Schedule(1, 0.1, 9, 0.1)), replace(request(), public=None), Quadratics())
+
+
+class Forgotten(Quadratics):
+    def evaluate(self, params, buffers):
+        told = super().evaluate(params, buffers)
+        return {
+            client: {**row, "backdoor_accuracy": 0.0, "backdoor_examples": 1} for client, row in told.items()
+        }
+
+
+def test_distillation_repairs_however_much_is_forgotten():
+    phases = method["fedkdu"](Schedule(4, 0.05, 6, 0.05))
+    outcome = unlearn(phases, request(), Forgotten(), stop_below=0.5)
+    assert [row["stage"] for row in outcome.metrics[1:]] == ["unlearning"] * 6 + ["post-training"] * 4

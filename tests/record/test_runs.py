@@ -23,6 +23,17 @@ def test_a_recorder_writes_every_round_and_knows_the_last(tmp_path):
     assert torch.equal(again.state.params, outcome.params)
 
 
+def test_what_a_kill_left_half_written_is_removed(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    left = [tmp_path / "checkpoints/.00000001.safetensors.7.tmp", tmp_path / ".omega0.safetensors.7.tmp"]
+    for path in (*left, tmp_path / ".report.html.7.tmp"):
+        path.write_bytes(b"half")
+    with Recorder(tmp_path, "a"):
+        pass
+    assert not any(path.exists() for path in left)
+    assert (tmp_path / ".report.html.7.tmp").exists()  # somebody may be writing it now
+
+
 def test_rounds_after_the_last_checkpoint_are_cut_from_the_metrics(tmp_path):
     heard: list[Event] = []
     whole = unlearn(PHASES, request(), Quadratics(), listeners=[heard.append])

@@ -224,6 +224,16 @@ def test_rows_are_compared_in_the_seeds_that_both_have():
     assert one(results, "fupga-harms", "mnist-iid") == ("holds", "fedosd R-Acc¹ .800, fupga R-Acc¹ .600")
     apart = Results("made", {}, [], {}, [runs[1], run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
     assert one(apart, "fupga-harms", "mnist-iid")[0] == "not run"
+    others = [run("mnist-iid", row, {"acc1": 0.1}, seed=1) for row in ("fedrecovery", "ewcsga", "fupga")]
+    beaten = [
+        run("mnist-iid", "mode", {"acc1": 0.7}, seed=1),
+        run("mnist-iid", "ewcsga", {"acc1": 0.9}, seed=2),
+    ]
+    results = Results("made", {}, [], {}, [*runs, *others, *beaten])
+    # Seed 2 alone fails; mode, which it lacks, is compared with fedosd of seed 1 alone.
+    verdict, evidence = one(results, "fedosd-leads", "mnist-iid")
+    assert verdict == "holds"
+    assert "mode R-Acc¹ .700, fedosd R-Acc¹ .800" in evidence
 
 
 def test_to_lead_fedosd_must_have_forgotten_too():
@@ -238,6 +248,16 @@ def test_seconds_are_those_of_the_seed_that_was_disturbed_least():
     assert one(Results("made", {}, [], {}, runs), "fedosd-quick", column) == (
         "holds",
         "fedosd seconds 11.0, retrain seconds 10.0",
+    )
+
+
+def test_seconds_of_a_run_that_had_all_of_its_rounds_come_first():
+    column = "fmnist-pat-50"
+    runs = [run(column, "fedosd", {"seconds": 20.0}, 1), run(column, "retrain", {"seconds": 19.0}, 1)]
+    runs += [replace(run(column, row, {"seconds": 1.0}, 2), stopped=True) for row in ("fedosd", "retrain")]
+    assert one(Results("made", {}, [], {}, runs), "fedosd-quick", column) == (
+        "holds",
+        "fedosd seconds 20.0, retrain seconds 19.0",
     )
 
 

@@ -84,22 +84,32 @@ def test_a_run_tells_its_clients_apart_after_each_stage(page, clients_run):
     assert "post-trained 85.0% 75.0% 35.0%" in text
 
 
-def test_stages_are_parted_at_one_round_unless_somebody_stopped_before_it(comparison):
-    def borders() -> list[str]:
-        first, *_ = many._overlays(collect([comparison]))
-        return [name for _, name in first.borders]
-
+@pytest.mark.parametrize(
+    ("planned", "borders"), [(3, [(0.0, "unlearning"), (3.0, "post-training")]), (2, [])]
+)
+def test_stages_are_parted_where_most_rows_part_them(comparison, planned, borders):
     for place in comparison.glob("seed-*/*/experiment.json"):
         config = json.loads(place.read_text())
-        config["unlearning"] = {"rounds": 2}
-        place.write_text(json.dumps(config))
-    assert borders() == ["unlearning", "post-training"]
-    place = comparison / "seed-1/method-00/metrics.jsonl"
-    rows = [json.loads(line) for line in place.read_text().splitlines()]
-    (last,) = [row for row in rows if row["stage"] == "unlearning" and row["round"] == 2]
-    last["status"] = "converged"
-    place.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert borders() == []
+        place.write_text(json.dumps(config | {"unlearning": {"rounds": planned}}))
+    first, *_ = many._overlays(collect([comparison]))
+    assert first.borders == borders
+    assert ("is not that of method-01." in first.about) == bool(borders)
+
+
+def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison, page):
+    assert "method-00 keeps" in said(page(comparison))
+    folder = comparison / "seed-2/method-00"
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))  # start, and a round that was not evaluated
+    ended = {"status": "diverged", "reason": "lower it", "model_sha256": "f00"}
+    (folder / "outcome.json").write_text(json.dumps(ended))
+    text = said(page(comparison))
+    assert "method-00 keeps" not in text
+    assert "a failed run counts as it ended" in text
+    grid = many._results(collect([comparison]))
+    (cells,) = [cells for name, _, cells in grid.lines if name == "method-00"]
+    asr = dict(zip([column.key for column in grid.columns], cells, strict=True))["asr_1"]
+    assert asr.value == pytest.approx((0.01 + json.loads(lines[0])["asr"]) / 2)
 
 
 def test_a_comparison_tells_clients_apart_in_its_first_seed(page, clients_comparison):

@@ -46,6 +46,7 @@ def settings(**changes):
     return {
         "model": "mlp",
         "data": {"dataset": "fmnist", "partition": "pat-50", "clients": 10, "fraction": 0.1} | changes,
+        "request": {"level": "client"},
         "training": {"epochs": 1, "batch_size": 50},
         "pretraining": {"rounds": 300},
         "unlearning": 50,

@@ -61,6 +61,7 @@ class PublicDistillation(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"public"})
+    forgets: ClassVar[bool] = False
 
     def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
         assert request.public is not None

@@ -72,7 +72,7 @@ class ForgettingDescent(Phase):
         return moved.halt(
             Status.NO_DIRECTION,
             f"for {PATIENCE} rounds no step could forget without harming a retained client "
-            f"(sine {found.sine:.1e}): use a method that retrains, or fewer retained clients per round",
+            f"(sine {found.sine:.1e}): use a method that retrains",
         )
 
 

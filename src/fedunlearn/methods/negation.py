@@ -44,6 +44,6 @@ def negation(schedule: Schedule, *, layers: list[str] | None = None) -> tuple[Ph
     """``layers`` names the parameters to negate; recovery takes the learning rate of pre-training."""
     once, rest = schedule.in_one_round
     return (
-        WeightNegation(once, schedule.unlearn_lr, tuple(layers or ())),
+        WeightNegation(once, schedule.pretrain_lr, tuple(layers or ())),
         Averaging(rest, schedule.pretrain_lr),
     )

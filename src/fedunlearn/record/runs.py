@@ -152,6 +152,9 @@ class Recorder:
     def __enter__(self) -> Recorder:
         with explained(self._metrics):
             self._metrics.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self._metrics.parent, self._checkpoints):
+                for half_written in folder.glob(".*.safetensors.*.tmp"):
+                    half_written.unlink()
             self._file = self._metrics.open("ab", buffering=0)
             self._file.truncate(self._length)
         return self

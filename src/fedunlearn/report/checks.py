@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .numbers import mean
@@ -32,9 +32,16 @@ class Seen:
 
 Found = tuple[Verdict, tuple[str, ...]]
 """A verdict, and the numbers that decided it or are missing for it."""
-Term = Callable[[Results, str], Seen]
 Check = Callable[[Results, str], Found]
-"""Both from results and a column."""
+"""From results and a column."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A number of a row, read from results and a column."""
+
+    row: str
+    read: Callable[[Results, str], Seen]
 
 
 def score(key: str, stage: int, row: str) -> Term:
@@ -45,21 +52,27 @@ def score(key: str, stage: int, row: str) -> Term:
         value = mean([run.stage(stage) for run in runs], key)
         return _seen(f"{row} {NAMES[key]}{'⁰¹²'[stage]}", value, runs if stage else ())
 
-    return read
+    return Term(row, read)
 
 
 def cost(key: str, row: str) -> Term:
-    """Of a whole run; of seconds the fewest of any seed, which a busy machine disturbed least; 0 is none."""
+    """Of a whole run; of seconds that of the quickest seed, which a busy machine disturbed least; 0 is none.
+
+    Runs that had all of their rounds come before those that stopped or failed.
+    """
 
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
         if key == "conflicts":
             value = mean([run.cost for run in runs], key)
         else:
-            value = min((run.cost[key] for run in runs if run.cost.get(key)), default=None)
+            timed = [run for run in runs if run.cost.get(key)]
+            whole = [run for run in timed if not run.failed and not run.stopped]
+            quickest = min(whole or timed, key=lambda run: run.cost.get("seconds", 0.0), default=None)
+            value = quickest.cost[key] if quickest else None
         return _seen(f"{row} {COSTS[key]}", value, runs)
 
-    return read
+    return Term(row, read)
 
 
 def course(key: str, share: float, row: str) -> Term:
@@ -79,7 +92,7 @@ def course(key: str, share: float, row: str) -> Term:
         value = mean([{key: value} for _, value in found], key)
         return _seen(f"{row} {NAMES[key]} after {rounds} rounds", value, runs)
 
-    return read
+    return Term(row, read)
 
 
 def _seen(name: str, value: float | None, runs: Sequence[Result]) -> Seen:
@@ -92,13 +105,19 @@ def _seen(name: str, value: float | None, runs: Sequence[Result]) -> Seen:
 
 
 def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 1.0) -> Check:
-    """The left is no more than ``times`` the right plus ``plus``."""
+    """The left is no more than ``times`` the right plus ``plus``, on the seeds that both have."""
 
     def check(results: Results, column: str) -> Found:
-        a = left(results, column)
-        b = right(results, column) if callable(right) else Seen("", right)
+        rows = {term.row for term in (left, right) if isinstance(term, Term)}
+        seeds = set.intersection(*({run.seed for run in results.of(column, row)} for row in rows))
+        if seeds:
+            results = replace(results, runs=[run for run in results.runs if run.seed in seeds])
+        a = left.read(results, column)
+        b = right.read(results, column) if isinstance(right, Term) else Seen("", right)
         if a.value is None or b.value is None:
             return Verdict.MISSING, tuple(seen.text for seen in (a, b) if seen.value is None)
+        if not seeds:
+            return Verdict.MISSING, (f"no seed of both {' and '.join(sorted(rows))}",)
         excess = round(a.value - times * b.value - plus, 9)  # so that .05 is no more than .03 + .02
         texts = tuple(seen.text for seen in (a, b) if seen.text)
         return Verdict.HOLDS if excess <= 0 else Verdict.FAILS, texts

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from rich.table import Table
 
 from ..record import read_metrics
+from ..types import Metrics, Status
 from .numbers import Numbers, origins
 from .results import Result, summarise
 
@@ -80,18 +83,25 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
     begun = {row: {run.seed: start(run) for run in of} for row, of in finished.items()}
     numbers = origins(begun) | {row: [figures(run) for run in of] for row, of in finished.items()}
     keys = [key for key in COLUMNS if any(key in found for of in numbers.values() for found in of)]
-    ended = {row: sorted({run.status for run in of} - {"done"}) for row, of in finished.items()}
+    ended = {row: _ends([run.status for run in of]) for row, of in finished.items()}
     return [
         ["", *(COLUMNS[key] for key in keys), "ended"],
         *(
             [
                 row,
                 *(_cell(key, [f[key] for f in of if key in f]) for key in keys),
-                ", ".join(ended.get(row, [])),
+                ended.get(row, ""),
             ]
             for row, of in numbers.items()
         ),
     ]
+
+
+def _ends(statuses: Sequence[str]) -> str:
+    """How the runs of a row ended, if not well; of several how many."""
+    counts = Counter(status for status in sorted(statuses) if status != Status.DONE)
+    several = len(statuses) > 1
+    return ", ".join(f"{count} of {len(statuses)} {end}" if several else end for end, count in counts.items())
 
 
 def _cell(key: str, values: Sequence[float]) -> str:
@@ -103,7 +113,10 @@ def _cell(key: str, values: Sequence[float]) -> str:
 
 
 def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[list[str]]:
-    """Header and rows: ASR, or accuracy on what is forgotten, / R-Acc after so many rounds of both stages."""
+    """Header and rows: ASR, or accuracy on what is forgotten, / R-Acc after so many rounds of both stages.
+
+    Nothing where not all runs of a row were evaluated after that round.
+    """
     lines = [["", *(f"after {number}" for number in rounds)]]
     for row, of in runs.items():
         ended = [run for run in of if (run / "outcome.json").exists()]
@@ -113,13 +126,17 @@ def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[li
         forgotten = "asr" if any("asr" in at for of in rows for at in of.values()) else "forget_acc"
         cells = [
             " / ".join(
-                _cell(key, [float(at[number][key]) for at in rows if key in at.get(number, {})])
+                _cell(key, [float(at[number][key]) for at in rows] if _all_have(rows, number, key) else [])
                 for key in (forgotten, "r_acc")
             )
             for number in rounds
         ]
         lines.append([row, *cells])
     return lines
+
+
+def _all_have(rows: Sequence[Mapping[Any, Metrics]], number: int, key: str) -> bool:
+    return all(key in at.get(number, {}) for at in rows)
 
 
 def shown(lines: Sequence[Sequence[str]]) -> Table:

@@ -36,6 +36,11 @@ class Run:
     def evaluated(self) -> list[Metrics]:
         return [row for row in self.rows if "r_acc" in row]
 
+    @cached_property
+    def turn(self) -> float:
+        """The round that ended unlearning, or the last so far; 0 where there is none."""
+        return max((float(row["elapsed"]) for row in self.rows if row["stage"] == "unlearning"), default=0.0)
+
     @property
     def ended(self) -> bool:
         return bool(self.outcome)

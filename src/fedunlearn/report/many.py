@@ -51,13 +51,12 @@ def many(collection: Collection) -> dict[str, Any]:
 
 
 def _shown(collection: Collection) -> dict[str, list[Run]]:
-    """The runs that speak for each row: those that ended well or, where none did, those with numbers."""
+    """The runs that speak for each row: those that ended, well or not, or else those with numbers."""
     shown = {}
     for row, runs in collection.rows.items():
         measured = [run for run in runs if run.evaluated]
-        well = [run for run in measured if run.ended and not run.failed]
         if measured:
-            shown[row] = well or measured
+            shown[row] = [run for run in measured if run.ended] or measured
     return shown
 
 
@@ -139,8 +138,11 @@ def _results(collection: Collection) -> Grid:
     lines += [(row, places[row], _ends(runs), cells(found[row])) for row, runs in collection.rows.items()]
     plain = all(run.ended and not run.failed for run in collection.runs)
     ended = [] if plain else [Column("ended", "Ended", "ended", str)]
-    seeds = max(len(runs) for runs in collection.rows.values())
-    spread = f"; mean ± standard deviation of {seeds} runs" if seeds > 1 else ""
+    counts = {len(runs) for runs in shown.values()}
+    upto = "up to " if len(counts) > 1 else ""
+    spread = f"; mean ± standard deviation of {upto}{max(counts)} runs" if max(counts, default=1) > 1 else ""
+    if any(run.failed for run in collection.runs):
+        spread += "; a failed run counts as it ended"
     return Grid(
         f"After unlearning (¹) and after post-training (²){spread}",
         "Row",
@@ -201,14 +203,13 @@ def _places(collection: Collection) -> dict[str, int]:
 
 def _overlays(collection: Collection) -> list[Plot]:
     """One plot for each metric, with a curve for each row."""
-    forgotten, shown = _forgotten(collection), _shown(collection)
-    drawn = []
+    forgotten = _forgotten(collection)
+    well = {row: [run for run in runs if not run.failed] for row, runs in _shown(collection).items()}
+    shown = {row: runs for row, runs in well.items() if runs}
     plan = setting(shared(run.config for run in collection.runs), "unlearning", "rounds")
-    early = any(
-        (row["stage"], row.get("status")) == ("unlearning", "converged")
-        for run in collection.runs
-        for row in run.rows
-    )
+    elsewhere = [row for row, runs in shown.items() if {run.turn for run in runs} != {plan}]
+    failed = "; failed runs are left out" if any(run.failed for run in collection.runs) else ""
+    drawn = []
     for key in (forgotten, "r_acc", "r_acc_worst", "distance"):
         curves = [
             Curve(place, row, values, style(place))
@@ -220,8 +221,10 @@ def _overlays(collection: Collection) -> list[Plot]:
             last = max(at for curve in curves for at in curve.values)
             y = plots.magnitudes(seen) if key == "distance" else plots.shares(seen, whole=key == forgotten)
             title = GLOSSARY[COLUMNS[key].term][0]
-            about = f"{title} over the rounds, one curve for each row."
-            parted = plan and plan < last and not early
+            about = f"{title} over the rounds, one curve for each row{failed}."
+            parted = plan and plan < last and len(elsewhere) <= len(shown) / 2
+            if parted and elsewhere:
+                about += f" The line between the stages is not that of {', '.join(elsewhere)}."
             edges = [(0.0, "unlearning"), (float(plan), "post-training")] if parted else []
             drawn.append(Plot(key, title, about, plots.rounds(last), y, key != "distance", curves, edges))
     return drawn

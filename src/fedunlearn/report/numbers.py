@@ -13,12 +13,17 @@ SCORES = ("asr", "forget_acc", "r_acc", "r_acc_worst")
 
 
 def numbers(run: Run) -> Numbers:
-    """By key: 1 and 2 are the ends of unlearning and of post-training, a plain key is the end."""
+    """By key: 1 and 2 are the ends of unlearning and of post-training, a plain key is the end.
+
+    A failed run counts as it ended in a stage that it did not reach.
+    """
     found = totals(run.rows)
     conflicts = [float(r["conflicts"]) for r in run.rows if r["stage"] == "unlearning" and "conflicts" in r]
     found.pop("conflicts", None)
     for place, stage in ((1, "unlearning"), (2, "post-training")):
         rows = [row for row in run.evaluated if row["stage"] == stage]
+        if run.failed and not rows:
+            rows = run.evaluated
         if rows:
             found |= {f"{key}_{place}": float(rows[-1][key]) for key in SCORES if key in rows[-1]}
     last = run.evaluated[-1]

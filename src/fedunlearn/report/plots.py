@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from ..types import Metrics
+from .courses import aligned
 from .folders import Run
 
 POINTS = 250
@@ -131,7 +132,7 @@ class Plot:
 
 
 def series(runs: Sequence[Run], key: str) -> dict[float, float]:
-    """A metric by round, averaged over the runs of one row, where all of them have measured it."""
+    """A metric by round, averaged over the runs of one row."""
     each = [
         {
             float(row["elapsed"]): float(row[key])
@@ -140,8 +141,8 @@ def series(runs: Sequence[Run], key: str) -> dict[float, float]:
         }
         for run in runs
     ]
-    common = sorted(set.intersection(*(set(values) for values in each)))
-    return {at: fmean(values[at] for values in each) for at in thinned(common, POINTS)}
+    found = aligned(each, [run.turn for run in runs])
+    return {at: fmean(found[at]) for at in thinned(list(found), POINTS)}
 
 
 def thinned(values: Sequence[float], most: int) -> list[float]:

@@ -66,8 +66,9 @@ class Display:
         self._seen |= {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}
         phase, state = event.phases[event.progress.phase], event.progress.state
         if event.metrics["stage"] == "start":
-            trained = phase.stage is Stage.PRETRAINING or Stage.PRETRAINING in self._stages
-            if not self._runs and not trained:
+            if phase.stage is Stage.PRETRAINING:
+                self._stages.add(phase.stage)
+            elif not self._runs and Stage.PRETRAINING not in self._stages:
                 self._console.print("ω⁰ taken from the cache")
             return
         self._stages.add(phase.stage)

@@ -100,7 +100,10 @@ def gather(folder: Path, scale: str) -> Results:
 
 def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a configuration all rows of a column share, and may be shown."""
-    setting = {key: public(config)[key] for key in ("model", "data", "backdoor", "training", "pretraining")}
+    setting = {
+        key: public(config)[key]
+        for key in ("model", "data", "request", "backdoor", "training", "pretraining")
+    }
     return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
 
 

@@ -145,7 +145,7 @@ def course(
     share = "distance" not in names
     y = plots.shares(()) if share else plots.amounts(found["distance"].values())
     last = max((at for of in found.values() for at in of), default=1)
-    edges = plots.borders([row for run in runs[:1] for row in run.rows])
+    edges = plots.borders(max(runs, key=lambda run: run.turn).rows)
     around = (series(runs, "r_acc_worst"), series(runs, "r_acc_best")) if band else None
     return Plot(
         key, title, about or f"{title} over the rounds.", plots.rounds(last), y, share, curves, edges, around

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..methods import method
+from ..types import Metrics
 from .folders import Collection, Run, flat, setting, shared, typical
 
 BACKDOOR = "a backdoor that shows whether it is forgotten"
@@ -14,9 +15,8 @@ BACKDOOR = "a backdoor that shows whether it is forgotten"
 def asked(collection: Collection) -> list[str]:
     """The request in plain words, as far as all runs share it."""
     config = shared(run.config for run in collection.runs)
-    return [
-        text for text in (_trained(config), _poisoned(config), _requested(config), _scheduled(config)) if text
-    ]
+    said = (_trained(config), _poisoned(config), _requested(config), _scheduled(config, collection.runs))
+    return [text for text in said if text]
 
 
 def _trained(config: Mapping[str, Any]) -> str:
@@ -59,17 +59,34 @@ def _requested(config: Mapping[str, Any]) -> str:
     return f"The request: forget {who}." if level == "client" else ""
 
 
-def _scheduled(config: Mapping[str, Any]) -> str:
-    """Which method with which schedule, and the seed."""
+def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
+    """Which method with which schedule, and the seed: as it ran, where all ran alike, or else as planned."""
     name = config.get("method")
     who = f"The method: {name}" if name else "The methods are compared on the same schedule"
-    steps = [
-        f"{plan['rounds']} rounds of {stage} at learning rate {plan['lr']:g}"
-        for key, stage in (("unlearning", "unlearning"), ("recovery", "post-training"))
-        if (plan := setting(config, key)) and {"rounds", "lr"} <= plan.keys()
-    ]
+    steps = _steps(runs[0].rows)
+    planned = not all(run.ended and _steps(run.rows) == steps for run in runs)
+    if planned:
+        steps = [
+            f"{plan['rounds']} rounds of {stage} at learning rate {plan['lr']:g}"
+            for key, stage in (("unlearning", "unlearning"), ("recovery", "post-training"))
+            if (plan := setting(config, key)) and {"rounds", "lr"} <= plan.keys()
+        ]
+    schedule = ("planned are " if planned else "") + ", then ".join(steps)
     seed = f"; seed {config['seed']}" if "seed" in config else ""
-    return f"{who}; {', then '.join(steps)}{seed}." if steps else f"{who}{seed}."
+    return f"{who}; {schedule}{seed}." if steps else f"{who}{seed}."
+
+
+def _steps(rows: Sequence[Metrics]) -> list[str]:
+    """The stages that a run had, with their rounds and the learning rate of the first."""
+    stages: dict[str, list[Metrics]] = {}
+    for row in rows:
+        if row["stage"] != "start":
+            stages.setdefault(str(row["stage"]), []).append(row)
+    return [
+        f"{len(of)} round{'s' if len(of) > 1 else ''} of {stage} at learning rate {float(of[0]['lr']):g}"
+        for stage, of in stages.items()
+        if "lr" in of[0]
+    ]
 
 
 def methods(collection: Collection) -> list[tuple[str, str, str]]:

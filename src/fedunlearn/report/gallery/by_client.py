@@ -86,7 +86,7 @@ def _cell(x: float, y: float, colour: object) -> Rectangle:
 
 def _clientwise(results: Results, column: str, rows: Sequence[str]) -> Selection:
     shown = select(results, column, rows, alone=True)
-    if not any(dict(retained(run.recovered)) for runs in shown.runs.values() for run in runs):
+    if not _clients(shown):
         raise FedUnlearnError(
             f"the runs of column {column!r} do not say what each client has: run them anew, "
             "with a fedunlearn that writes r_acc CLIENT"
@@ -99,7 +99,7 @@ def _clients(shown: Selection) -> list[str]:
     together = {
         f"r_acc {client}": accuracy
         for runs in shown.runs.values()
-        for client, accuracy in retained(runs[0].recovered)
+        for client, accuracy in retained(runs[0].recovered or runs[0].unlearned)
     }
     return [client for client, _ in retained(together)]
 

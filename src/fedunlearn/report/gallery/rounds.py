@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...types import FedUnlearnError
+from ..courses import aligned
 from ..results import Result, Results, Scores
 from .canvas import BLACK, COLUMN, GREY, PAGE, SMALL, Style, drawing, legend, note, vectors
 from .labels import ends
@@ -83,7 +84,7 @@ def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> lis
             low, high = ([end(values) for values in course.values()] for end in (min, max))
             axes.fill_between(rounds, low, high, color=of.colour, alpha=0.15, linewidth=0)
         axes.plot(rounds, middle, color=of.colour, linestyle=of.dash, linewidth=1.3, label=row)
-        turn = min(run.turn for run in shown.runs[row])
+        turn = max(run.turn for run in shown.runs[row])
         for at, fill in ((turn, "white"), (rounds[-1], of.colour)):
             if at and at in course and (fill != "white" or at != rounds[-1]):
                 look: dict[str, Any] = {"marker": of.marker, "markersize": 4.5, "markerfacecolor": fill}
@@ -94,21 +95,17 @@ def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> lis
 
 
 def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[float, list[float]]:
-    """By round the values of all runs, where all have measured it."""
-
-    def place(run: Result, at: float | None) -> float | None:
-        return planned + at - run.turn if planned and run.stopped and at is not None and at > run.turn else at
-
+    """By round the values of all runs."""
     each = [
-        {place(run, at): of for at, of in zip(run.course["rounds"], run.course.get(key, ()), strict=False)}
+        {
+            at: value
+            for at, value in zip(run.course["rounds"], run.course.get(key, ()), strict=False)
+            if at is not None and value is not None
+        }
         for run in runs
     ]
-    found = {at: [of.get(at) for of in each] for at in each[0] if at is not None}
-    return {
-        at: [value for value in values if value is not None]
-        for at, values in found.items()
-        if None not in values
-    }
+    stopped = any(run.stopped for run in runs)
+    return aligned(each, [run.turn for run in runs], planned if planned and stopped else 0.0)
 
 
 def tradeoff(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:

@@ -70,8 +70,9 @@ def missing(shown: Sequence[Selection]) -> list[str]:
 
 def seeds(shown: Sequence[Selection]) -> str:
     """How many seeds a mean is of, where it is one."""
-    most = max(len(runs) for of in shown for runs in of.runs.values())
-    return f"Mean of {most} seeds" if most > 1 else ""
+    counts = {len(runs) for of in shown for runs in of.runs.values()}
+    upto = "up to " if len(counts) > 1 else ""
+    return f"Mean of {upto}{max(counts)} seeds" if max(counts) > 1 else ""
 
 
 def spread(shown: Sequence[Selection], what: str) -> str:
