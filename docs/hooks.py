@@ -212,10 +212,10 @@ def settings(kind: str) -> str:
     from fedunlearn.experiment import Experiment
 
     top = {"experiment": Experiment, "comparison": Plan}[kind]
-    return "\n\n".join(_settings(top, ""))
+    return "\n\n".join(_settings(top, f"At the top of {kind} files"))
 
 
-def _settings(table: Any, name: str) -> list[str]:
+def _settings(table: Any, title: str) -> list[str]:
     about = " ".join((table.__doc__ or "").split()).replace("``", "`")
     lines, deeper = ["| key | default | |", "|---|---|---|"], []
     for key, field in table.model_fields.items():
@@ -223,12 +223,12 @@ def _settings(table: Any, name: str) -> list[str]:
             inner = next(
                 t for t in (field.annotation, *get_args(field.annotation)) if hasattr(t, "model_fields")
             )
-            deeper += _settings(inner, key)
+            deeper += _settings(inner, f"[{key}]")
         else:
             value = None if field.is_required() else field.get_default(call_default_factory=True)
             default = "" if value is None else f"`{dumps(value)}`"
             lines.append(f"| `{key}` | {default} | {field.description} |")
-    return [f"### {f'[{name}]' if name else 'At the top of the file'}", about, "\n".join(lines), *deeper]
+    return [f"### {title}", about, "\n".join(lines), *deeper]
 
 
 @maker("experiments")
@@ -239,8 +239,9 @@ def experiments() -> str:
         sentence = path.read_text(encoding="utf-8").split("\n", 1)[0].strip("# .")
         link = f"/{path.relative_to(ROOT).as_posix()}"
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-        command = "reproduce" if "extends" in values else "compare" if "methods" in values else "run"
-        lines.append(f"| [`experiments/{path.name}`]({link}) | `{command}` | {sentence} |")
+        command = "`compare`" if "methods" in values else "`run`"
+        command = "`reproduce`" if "extends" in values else "" if path.stem == "protocol" else command
+        lines.append(f"| [`experiments/{path.name}`]({link}) | {command} | {sentence} |")
     return "\n".join(lines)
 
 

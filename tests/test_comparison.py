@@ -172,6 +172,15 @@ def test_the_table_shows_each_row_with_its_spread(write, tmp_path):
     assert lines[1][2].endswith(f"{mean:.3f} ±{spread:.3f}")
     assert lines[1][3] == "- / -"
     assert markdown(lines).startswith("|  | after 0 | after 2 | after 7 |\n| --- | ---: |")
+    place = runs[0] / "metrics.jsonl"  # a round that only one seed has evaluated is not a mean of both
+    place.write_text(
+        "".join(line for line in place.read_text().splitlines(True) if '"elapsed": 2' not in line)
+    )
+    assert course({"fedosd": runs}, [0, 2])[1][2] == "- / -"
+    outcome = read_json(runs[1] / "outcome.json")
+    (runs[1] / "outcome.json").write_text(json.dumps(outcome | {"status": "diverged"}))
+    assert compared({"fedosd": runs})[-1][-1] == "1 of 2 diverged"
+    assert compared({"fedosd": runs[1:]})[-1][-1] == "diverged"
 
 
 def test_seeds_and_rows_that_were_not_run_do_not_change_the_origin(write, tmp_path):

@@ -358,6 +358,9 @@ def test_every_setting_is_explained(hooks: Any):
         '| `targets` | `1` | How many clients, drawn by the seed, or their names: `["client-3"]`. |' in page
     )
     assert "| `seed` | `1` |" in page
+    assert len(re.findall("^### .*", page, re.MULTILINE)) == len(
+        set(re.findall("^### .*", page, re.MULTILINE))
+    )
     assert "### [grid]" in page
     for table in (Experiment, Plan):
         assert {
@@ -369,6 +372,7 @@ def test_every_file_of_the_package_names_its_command(hooks: Any):
     page = hooks.made("<!-- experiments: -->")
     assert re.search(r"fedosd\.toml.* \| `run` \|", page)
     assert re.search(r"methods\.toml.* \| `compare` \|", page)
+    assert re.search(r"protocol\.toml[^|]*\|  \|", page)
     assert re.search(r"table1\.toml.* \| `reproduce` \|", page)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import warnings
 
@@ -12,7 +13,7 @@ import torch
 from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
 from fedunlearn.experiment import Experiment, check, perform, prepare, pretrained, read, resume
-from fedunlearn.record import read_metrics, read_state, read_tensors
+from fedunlearn.record import read_json, read_metrics, read_state, read_tensors
 
 SMALL = {
     "name": "small",
@@ -132,6 +133,20 @@ def test_a_run_folder_is_complete(tmp_path):
     assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), outcome.params)
     start, _ = read_state(tmp_path / "run/omega0.safetensors")
     assert torch.equal(start.params, pretrained(prepare(small())).params)
+
+
+def test_the_environment_is_that_of_the_rounds(tmp_path):
+    run = tmp_path / "run"
+    perform(small(), run)
+    written = read_json(run / "environment.json")
+    (run / "outcome.json").unlink()
+    (run / "environment.json").write_text('{"torch": "of the rounds"}')
+    perform(small(), run)
+    assert read_json(run / "environment.json") == {"torch": "of the rounds"}  # a resume adds none
+    (run / "outcome.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    perform(small(), run)
+    assert read_json(run / "environment.json") == written
 
 
 def test_methods_share_one_pre_training_and_other_settings_do_not(tmp_path, cache):

@@ -266,16 +266,20 @@ def _require_data(comparison: Comparison, folder: Path) -> None:
         read.add(wanted)
 
 
-def unlike(comparison: Comparison, folder: Path) -> Path | None:
-    """The first finished run of its rows that was set up otherwise, whatever its seed and rates."""
-    for column, rows in comparison.columns.items():
-        for row, places in comparison.places(folder, column, listed=True).items():
-            for run in places:
-                if (run / "outcome.json").exists():
-                    was, wanted = check(read_json(run / "experiment.json"), str(run)), rows[row]
-                    if _at(was, 1.0).model_copy(update={"seed": wanted.seed}) != _at(wanted, 1.0):
-                        return run
-    return None
+def unlike(comparison: Comparison, folder: Path) -> list[Path]:
+    """The finished runs of its rows that were set up otherwise, whatever their seeds and rates."""
+
+    def other(run: Path, wanted: Experiment) -> bool:
+        was = check(read_json(run / "experiment.json"), str(run))
+        return _at(was, 1.0).model_copy(update={"seed": wanted.seed}) != _at(wanted, 1.0)
+
+    return [
+        run
+        for column, rows in comparison.columns.items()
+        for row, places in comparison.places(folder, column, listed=True).items()
+        for run in places
+        if (run / "outcome.json").exists() and other(run, rows[row])
+    ]
 
 
 def _rate_matters(experiment: Experiment) -> bool:

@@ -136,23 +136,23 @@ class Training(Table):
     batch_size: Count = 200
     """Examples in a step."""
     decay: Share = 0.999
-    """The learning rate is multiplied by this after every round."""
+    """The learning rate is multiplied by this after every round; both stages of a request count as one."""
 
 
 class StagePlan(Table):
-    """The rounds of a stage."""
+    """The rounds in which the retained clients repair what unlearning cost them: post-training."""
 
     rounds: Natural = 100
     """How many."""
     lr: Rate = 0.01
-    """The learning rate of its first round."""
+    """The learning rate, before decay."""
 
 
 class UnlearningPlan(StagePlan):
-    """May end before its rounds: once ASR, or the accuracy on what is forgotten, is below ``stop_below``."""
+    """The rounds that forget."""
 
     stop_below: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Zero: never."""
+    """Ends it before its rounds are up, once ASR, or the accuracy on what is forgotten, is below this."""
 
 
 class PretrainingPlan(StagePlan):
@@ -161,7 +161,7 @@ class PretrainingPlan(StagePlan):
     rounds: Natural = 2000
     """How many."""
     lr: Rate = 0.05
-    """The learning rate of its first round."""
+    """The learning rate, before decay."""
     evaluate_every: Count = 20
     """Rounds between two measurements."""
     history: list[str] = []

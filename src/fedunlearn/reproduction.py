@@ -30,7 +30,7 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
 
 
 def collected(folder: Path, scale: str) -> results.Results:
-    """What a folder holds by now; refused where it was run at another scale."""
+    """What a folder holds by now; refused where it was run at another scale or by other rules."""
     found = results.gather(folder, scale)
     protocol = read_comparison(EXPERIMENTS / "protocol.toml", scale=scale)
     columns = protocol.columns
@@ -41,9 +41,11 @@ def collected(folder: Path, scale: str) -> results.Results:
                 f"{folder / column} was not run at scale {scale!r} of today's protocol: "
                 "choose another folder with --out"
             )
-    if other := unlike(protocol, folder):
+    if others := unlike(protocol, folder):
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise FedUnlearnError(
-            f"{other} was not run as today's protocol has it: remove it, or choose another folder with --out"
+            f"{others[0]}{more} was not run as today's protocol has it: "
+            "remove what is old, or choose another folder with --out"
         )
     return found
 

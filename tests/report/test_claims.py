@@ -251,6 +251,15 @@ def test_seconds_are_those_of_the_seed_that_was_disturbed_least():
     )
 
 
+def test_what_rounding_alone_exceeds_is_no_excess():
+    thirds = made("ewcsga acc0=.86741 acc2=.84740", ("fmnist-iid",))  # 2342/2700 and 2288/2700: .02 apart
+    assert one(thirds, "ewcsga-recovers", "fmnist-iid")[0] == "holds"
+    assert (
+        one(made("ewcsga acc0=.8675 acc2=.8474", ("fmnist-iid",)), "ewcsga-recovers", "fmnist-iid")[0]
+        == "fails"
+    )
+
+
 def test_seconds_of_a_run_that_had_all_of_its_rounds_come_first():
     column = "fmnist-pat-50"
     runs = [run(column, "fedosd", {"seconds": 20.0}, 1), run(column, "retrain", {"seconds": 19.0}, 1)]

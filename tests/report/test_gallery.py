@@ -18,6 +18,7 @@ from fedunlearn.methods import method
 from fedunlearn.report import gallery
 from fedunlearn.report.gallery import canvas
 from fedunlearn.report.gallery.labels import apart
+from fedunlearn.report.gallery.selection import seeds, select
 from fedunlearn.report.results import Result, Results
 from fedunlearn.types import Examples, FedUnlearnError
 
@@ -189,6 +190,13 @@ def test_post_training_begins_at_one_place_where_seeds_stop_unlearning_at_others
     assert lines(asr)["mode"].get_ydata() == pytest.approx([0.9, 0.6, 0.2, 0.05, 0.05, 0.2])
     (hollow,) = [line for line in asr.lines if line.get_markerfacecolor() == "white"]
     assert hollow.get_xdata()[0] == 3  # by then all have
+
+
+def test_rows_with_fewer_seeds_are_not_said_to_have_more():
+    few, many = [result("mode")], [result("fedosd"), result("fedosd", seed=2)]
+    assert seeds([select(of(few), "mnist-pat-20", ["mode"])]) == ""
+    assert seeds([select(of(many), "mnist-pat-20", ["fedosd"])]) == "Mean of 2 seeds"
+    assert seeds([select(of([*few, *many]), "mnist-pat-20", ["mode", "fedosd"])]) == "Mean of up to 2 seeds"
 
 
 def test_who_unlearns_in_one_round_post_trains_from_there(tmp_path, drawn):

@@ -85,7 +85,7 @@ def test_a_run_tells_its_clients_apart_after_each_stage(page, clients_run):
 
 
 @pytest.mark.parametrize(
-    ("planned", "borders"), [(3, [(0.0, "unlearning"), (3.0, "post-training")]), (2, [])]
+    ("planned", "borders"), [(3, [(0.0, "unlearning"), (3.0, "post-training")]), (1, [])]
 )
 def test_stages_are_parted_where_most_rows_part_them(comparison, planned, borders):
     for place in comparison.glob("seed-*/*/experiment.json"):
@@ -93,7 +93,7 @@ def test_stages_are_parted_where_most_rows_part_them(comparison, planned, border
         place.write_text(json.dumps(config | {"unlearning": {"rounds": planned}}))
     first, *_ = many._overlays(collect([comparison]))
     assert first.borders == borders
-    assert ("is not that of method-01." in first.about) == bool(borders)
+    assert ("begins elsewhere for method-01." in first.about) == bool(borders)
 
 
 def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison, page):
@@ -110,6 +110,29 @@ def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison
     (cells,) = [cells for name, _, cells in grid.lines if name == "method-00"]
     asr = dict(zip([column.key for column in grid.columns], cells, strict=True))["asr_1"]
     assert asr.value == pytest.approx((0.01 + json.loads(lines[0])["asr"]) / 2)
+    ends = [max(plot.curves[0].values) for plot in many._overlays(collect([comparison]))]
+    panel, *_ = many._panels(collect([comparison]), "asr")
+    assert {*ends, max(panel["plot"].curves[0].values)} == {5.0}  # a failed run cuts no curve short
+
+
+def test_a_report_states_the_schedule_that_ran(folder, page):
+    rates = iter([0.1, 0.05, 0.025, 0.0125, 0.00625])  # a decay of a half
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row if row["stage"] == "start" else row | {"lr": next(rates)} for row in lines]
+    rows.insert(3, rows[2] | {"status": "missing_reply"})  # tried again after a resume
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = json.loads((folder / "experiment.json").read_text())
+    plan = {"unlearning": {"rounds": 9, "lr": 0.1}, "recovery": {"rounds": 7, "lr": 0.1}}
+    (folder / "experiment.json").write_text(json.dumps(config | plan | {"training": {"decay": 0.5}}))
+    assert (
+        "The method: fedosd; 3 rounds of unlearning at learning rate 0.1, then 2 rounds of post-training "
+        "at learning rate 0.1; seed 3." in said(page(folder))
+    )
+    (folder / "outcome.json").unlink()
+    assert (
+        "The method: fedosd; planned are 9 rounds of unlearning at learning rate 0.1, then 7 rounds of "
+        "post-training at learning rate 0.1; seed 3." in said(page(folder))
+    )
 
 
 def test_a_comparison_tells_clients_apart_in_its_first_seed(page, clients_comparison):

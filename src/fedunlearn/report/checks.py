@@ -118,7 +118,7 @@ def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float 
             return Verdict.MISSING, tuple(seen.text for seen in (a, b) if seen.value is None)
         if not seeds:
             return Verdict.MISSING, (f"no seed of both {' and '.join(sorted(rows))}",)
-        excess = round(a.value - times * b.value - plus, 9)  # so that .05 is no more than .03 + .02
+        excess = round(a.value - times * b.value - plus, 4)  # stored numbers have one digit more
         texts = tuple(seen.text for seen in (a, b) if seen.text)
         return Verdict.HOLDS if excess <= 0 else Verdict.FAILS, texts
 

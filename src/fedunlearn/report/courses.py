@@ -16,7 +16,8 @@ def aligned(
     """The values of all at each round of any, as far as all go.
 
     ``turns`` are the rounds that ended unlearning. A run that ended it before the others, or before
-    ``border``, stays as it is until then, and only then goes on; between its own rounds it goes straight.
+    ``border``, stays as it is until then, and only then goes on; between its own rounds it goes straight. One
+    that does not go on ends where it ended.
     """
     border = max([border, *turns])
     moved = [_waiting(course, turn, border) for course, turn in zip(courses, turns, strict=True)]

@@ -60,6 +60,11 @@ def _shown(collection: Collection) -> dict[str, list[Run]]:
     return shown
 
 
+def _whole(collection: Collection) -> dict[str, list[Run]]:
+    """For what a failed run would cut short: those of each row that did not fail, where there are any."""
+    return {row: [run for run in runs if not run.failed] or runs for row, runs in _shown(collection).items()}
+
+
 def _forgotten(collection: Collection) -> str:
     rows = [row for run in collection.runs for row in run.evaluated]
     return "forget_acc" if rows and not any("asr" in row for row in rows) else "asr"
@@ -141,7 +146,7 @@ def _results(collection: Collection) -> Grid:
     counts = {len(runs) for runs in shown.values()}
     upto = "up to " if len(counts) > 1 else ""
     spread = f"; mean ± standard deviation of {upto}{max(counts)} runs" if max(counts, default=1) > 1 else ""
-    if any(run.failed for run in collection.runs):
+    if _failed(collection):
         spread += "; a failed run counts as it ended"
     return Grid(
         f"After unlearning (¹) and after post-training (²){spread}",
@@ -179,7 +184,7 @@ def _ends(runs: Sequence[Run]) -> Cell:
 
 def _clients(collection: Collection) -> Grid | None:
     """ω⁰ and every row at its end, client by client, in the first of its seeds."""
-    first = {row: runs[0] for row, runs in _shown(collection).items()}
+    first = {row: runs[0] for row, runs in _whole(collection).items()}
     places = _places(collection)
     begun: dict[str, tuple[str, int | None, Metrics]] = {}
     for row, run in first.items():
@@ -193,7 +198,7 @@ def _clients(collection: Collection) -> Grid | None:
 
 def _costs(collection: Collection) -> Grid:
     """What each row did to the clients and cost, as bars."""
-    rows = {row: [numbers(run) for run in runs] for row, runs in _shown(collection).items()}
+    rows = {row: [numbers(run) for run in runs] for row, runs in _whole(collection).items()}
     return bars("Conflicts and costs of each row, after the request", "Row", rows, _places(collection))
 
 
@@ -203,12 +208,10 @@ def _places(collection: Collection) -> dict[str, int]:
 
 def _overlays(collection: Collection) -> list[Plot]:
     """One plot for each metric, with a curve for each row."""
-    forgotten = _forgotten(collection)
-    well = {row: [run for run in runs if not run.failed] for row, runs in _shown(collection).items()}
-    shown = {row: runs for row, runs in well.items() if runs}
+    forgotten, shown = _forgotten(collection), _whole(collection)
     plan = setting(shared(run.config for run in collection.runs), "unlearning", "rounds")
-    elsewhere = [row for row, runs in shown.items() if {run.turn for run in runs} != {plan}]
-    failed = "; failed runs are left out" if any(run.failed for run in collection.runs) else ""
+    elsewhere = [row for row, runs in shown.items() if plan and not all(_turns_at(run, plan) for run in runs)]
+    failed = "; failed runs are left out of rows that have others" if _failed(collection) else ""
     drawn = []
     for key in (forgotten, "r_acc", "r_acc_worst", "distance"):
         curves = [
@@ -224,10 +227,20 @@ def _overlays(collection: Collection) -> list[Plot]:
             about = f"{title} over the rounds, one curve for each row{failed}."
             parted = plan and plan < last and len(elsewhere) <= len(shown) / 2
             if parted and elsewhere:
-                about += f" The line between the stages is not that of {', '.join(elsewhere)}."
+                about += f" Post-training begins elsewhere for {', '.join(elsewhere)}."
             edges = [(0.0, "unlearning"), (float(plan), "post-training")] if parted else []
             drawn.append(Plot(key, title, about, plots.rounds(last), y, key != "distance", curves, edges))
     return drawn
+
+
+def _turns_at(run: Run, planned: float) -> bool:
+    """Whether its post-training, as far as it has begun, begins there; preparing may cost a round more."""
+    begun = any(row["stage"] == "post-training" for row in run.rows)
+    return abs(run.turn - planned) <= 1 or not begun
+
+
+def _failed(collection: Collection) -> bool:
+    return any(run.failed for run in collection.runs)
 
 
 def _curve(runs: Sequence[Run], key: str) -> dict[float, float]:
@@ -269,7 +282,7 @@ def _points(collection: Collection, finished: Finished) -> list[Point]:
 def _panels(collection: Collection, forgotten: str) -> list[dict[str, Any]]:
     """A small plot of its own for each row."""
     panels = []
-    for row, runs in _shown(collection).items():
+    for row, runs in _whole(collection).items():
         names = {forgotten: COLUMNS[forgotten].name, "r_acc": "R-Acc"}
         plot = course("panel", row, runs, names, about=f"{row}: forgetting and utility over the rounds.")
         panels.append({"plot": plot, "verdicts": [run.verdict for run in runs]})

@@ -20,11 +20,11 @@ def numbers(run: Run) -> Numbers:
     found = totals(run.rows)
     conflicts = [float(r["conflicts"]) for r in run.rows if r["stage"] == "unlearning" and "conflicts" in r]
     found.pop("conflicts", None)
+    reached = run.evaluated[:1]
     for place, stage in ((1, "unlearning"), (2, "post-training")):
-        rows = [row for row in run.evaluated if row["stage"] == stage]
-        if run.failed and not rows:
-            rows = run.evaluated
+        rows = [row for row in run.evaluated if row["stage"] == stage] or (reached if run.failed else [])
         if rows:
+            reached = rows
             found |= {f"{key}_{place}": float(rows[-1][key]) for key in SCORES if key in rows[-1]}
     last = run.evaluated[-1]
     keys = (*SCORES, "r_acc_best", "target_acc", "distance")

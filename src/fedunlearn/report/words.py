@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..methods import method
-from ..types import Metrics
 from .folders import Collection, Run, flat, setting, shared, typical
 
 BACKDOOR = "a backdoor that shows whether it is forgotten"
@@ -63,8 +62,8 @@ def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """Which method with which schedule, and the seed: as it ran, where all ran alike, or else as planned."""
     name = config.get("method")
     who = f"The method: {name}" if name else "The methods are compared on the same schedule"
-    steps = _steps(runs[0].rows)
-    planned = not all(run.ended and _steps(run.rows) == steps for run in runs)
+    steps = _steps(runs[0])
+    planned = not all(run.ended and _steps(run) == steps for run in runs)
     if planned:
         steps = [
             f"{plan['rounds']} rounds of {stage} at learning rate {plan['lr']:g}"
@@ -76,17 +75,16 @@ def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     return f"{who}; {schedule}{seed}." if steps else f"{who}{seed}."
 
 
-def _steps(rows: Sequence[Metrics]) -> list[str]:
-    """The stages that a run had, with their rounds and the learning rate of the first."""
-    stages: dict[str, list[Metrics]] = {}
-    for row in rows:
-        if row["stage"] != "start":
-            stages.setdefault(str(row["stage"]), []).append(row)
-    return [
-        f"{len(of)} round{'s' if len(of) > 1 else ''} of {stage} at learning rate {float(of[0]['lr']):g}"
-        for stage, of in stages.items()
-        if "lr" in of[0]
-    ]
+def _steps(run: Run) -> list[str]:
+    """The stages that a run had, with their rounds and their learning rate before decay."""
+    decay, before, steps = setting(run.config, "training", "decay") or 1.0, 0, []
+    for stage in ("unlearning", "post-training"):
+        rows = [row for row in run.rows if row["stage"] == stage and "lr" in row]
+        if rows and (count := int(rows[-1]["elapsed"]) - before):
+            rate = float(rows[0]["lr"]) / decay**before
+            steps.append(f"{count} round{'s' * (count > 1)} of {stage} at learning rate {rate:g}")
+            before += count
+    return steps
 
 
 def methods(collection: Collection) -> list[tuple[str, str, str]]:
