@@ -119,7 +119,7 @@ class Erasure(Table):
     """What is to be forgotten: clients, some examples of clients, or a class wherever it is held."""
 
     level: Literal["client", "sample", "class"] = "client"
-    """`class` needs `backdoor.enabled = false`."""
+    """`client`, `sample`, or `class`, which needs `backdoor.enabled = false`."""
     targets: Count | str | list[str] = 1
     """How many clients, drawn by the seed, or their names: `["client-3"]`."""
     share: Share = 0.1
@@ -188,7 +188,7 @@ class Experiment(Table):
     count_conflicts: bool = False
     """Asks all retained clients in every round of unlearning, to count those whom the step would harm."""
     device: Literal["cpu", "cuda", "mps"] = "cpu"
-    """Where clients train."""
+    """Where clients train: `cpu`, `cuda` or `mps`."""
     precision: Precision = "fp32"
     """Of local training: `fp32` or `bf16`."""
     data: Data = Data()
