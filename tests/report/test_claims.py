@@ -162,7 +162,7 @@ def made(numbers: str, columns: Sequence[str]) -> Results:
 
 def verdicts(numbers: str, claim: Claim) -> set[str]:
     somewhere = MAIN if claim.columns == ("any",) else claim.columns
-    return {claim.check(made(numbers, somewhere), column)[0] for column in claim.columns}
+    return {claim.check(made(numbers, somewhere), column).verdict for column in claim.columns}
 
 
 def one(results: Results, name: str, column: str) -> tuple[str, str]:
@@ -234,6 +234,18 @@ def test_rows_are_compared_in_the_seeds_that_both_have():
     verdict, evidence = one(results, "fedosd-leads", "mnist-iid")
     assert verdict == "holds"
     assert "mode R-Acc¹ .700, fedosd R-Acc¹ .800" in evidence
+
+
+def test_where_some_methods_were_not_run_seeds_that_do_not_contradict_count_too():
+    def results(*values: float) -> Results:
+        modes = [run("mnist-iid", "mode", {"acc1": value}, seed) for seed, value in enumerate(values)]
+        osds = [run("mnist-iid", "fedosd", {"acc1": 0.8}, seed) for seed in range(len(values))]
+        return Results("made", {}, [], {}, [*modes, *osds])
+
+    assert one(results(0.9, 0.6, 0.6), "fedosd-leads", "mnist-iid")[0] == "not run"
+    refuted = results(0.9, 0.9, 0.75)
+    assert one(refuted, "fedosd-leads", "mnist-iid") == ("fails", "mode R-Acc¹ .850, fedosd R-Acc¹ .800")
+    assert "| mnist-iid | 2 of 3 | mode R-Acc¹ .850, fedosd R-Acc¹ .800 |" in markdown(judge(refuted))
 
 
 def test_to_lead_fedosd_must_have_forgotten_too():

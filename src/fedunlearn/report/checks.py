@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from .numbers import mean
 from .results import Result, Results
@@ -30,8 +31,14 @@ class Seen:
     value: float | None
 
 
-Found = tuple[Verdict, tuple[str, ...]]
-"""A verdict, and the numbers that decided it or are missing for it."""
+class Found(NamedTuple):
+    """A verdict, the numbers that decided it or are missing for it, and all that are missing."""
+
+    verdict: Verdict
+    texts: tuple[str, ...]
+    missing: frozenset[str] = frozenset()
+
+
 Check = Callable[[Results, str], Found]
 """From results and a column."""
 
@@ -114,13 +121,14 @@ def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float 
             results = replace(results, runs=[run for run in results.runs if run.seed in seeds])
         a = left.read(results, column)
         b = right.read(results, column) if isinstance(right, Term) else Seen("", right)
-        if a.value is None or b.value is None:
-            return Verdict.MISSING, tuple(seen.text for seen in (a, b) if seen.value is None)
-        if not seeds:
-            return Verdict.MISSING, (f"no seed of both {' and '.join(sorted(rows))}",)
+        missing = tuple(seen.text for seen in (a, b) if seen.value is None)
+        if not missing and not seeds:
+            missing = (f"no seed of both {' and '.join(sorted(rows))}",)
+        if a.value is None or b.value is None or not seeds:
+            return Found(Verdict.MISSING, missing, frozenset(missing))
         excess = round(a.value - times * b.value - plus, 4)  # stored numbers have one digit more
         texts = tuple(seen.text for seen in (a, b) if seen.text)
-        return Verdict.HOLDS if excess <= 0 else Verdict.FAILS, texts
+        return Found(Verdict.HOLDS if excess <= 0 else Verdict.FAILS, texts)
 
     return check
 
@@ -130,8 +138,8 @@ def above(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 
     other = {Verdict.HOLDS: Verdict.FAILS, Verdict.FAILS: Verdict.HOLDS, Verdict.MISSING: Verdict.MISSING}
 
     def check(results: Results, column: str) -> Found:
-        verdict, texts = at_most(left, right, plus=plus, times=times)(results, column)
-        return other[verdict], texts
+        found = at_most(left, right, plus=plus, times=times)(results, column)
+        return found._replace(verdict=other[found.verdict])
 
     return check
 
@@ -149,8 +157,9 @@ def some(checks: Iterable[Check]) -> Check:
 def _first(order: Sequence[Verdict], checks: Sequence[Check]) -> Check:
     def check(results: Results, column: str) -> Found:
         found = [part(results, column) for part in checks]
-        verdict = next(one for one in order if any(got is one for got, _ in found))
-        return verdict, tuple(dict.fromkeys(text for got, texts in found if got is verdict for text in texts))
+        verdict = next(one for one in order if any(part.verdict is one for part in found))
+        texts = dict.fromkeys(text for part in found if part.verdict is verdict for text in part.texts)
+        return Found(verdict, tuple(texts), frozenset().union(*(part.missing for part in found)))
 
     return check
 
@@ -160,8 +169,11 @@ def anywhere(columns: Iterable[str], check: Check) -> Check:
 
     def within(column: str) -> Check:
         def bound(results: Results, _: str) -> Found:
-            verdict, texts = check(results, column)
-            return verdict, tuple(f"{column}: {text}" for text in texts)
+            verdict, texts, missing = check(results, column)
+            where = f"{column}: "
+            return Found(
+                verdict, tuple(where + text for text in texts), frozenset(map(where.__add__, missing))
+            )
 
         return bound
 

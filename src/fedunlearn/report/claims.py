@@ -32,7 +32,7 @@ class Judgement:
     claim: Claim
     column: str
     alone: Sequence[Verdict]
-    """Of each seed that has the numbers; the verdict is that of their means over these seeds."""
+    """Of each seed that lacks no number that others have; the verdict is that of their means."""
     verdict: Verdict
     evidence: str
     on_paper: Verdict
@@ -290,16 +290,21 @@ def judge(results: Results) -> list[Judgement]:
 
 
 def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results]) -> Judgement:
-    verdicts = [(of, claim.check(of, column)[0]) for of in alone]
-    decided = [(of, verdict) for of, verdict in verdicts if verdict is not Verdict.MISSING]
-    common = replace(results, runs=[run for of, _ in decided for run in of.runs]) if decided else results
-    verdict, texts = claim.check(common, column)
-    on_paper, printed = claim.check(as_results(), column)
+    """On the seeds that lack no number that others have, however they turn out."""
+    lacking = claim.check(results, column).missing
+    found = [(of, claim.check(of, column)) for of in alone]
+    whole = [(of, one) for of, one in found if one.missing == lacking]
+    if whole:
+        results = replace(results, runs=[run for of, _ in whole for run in of.runs])
+    verdict, texts, _ = claim.check(results, column)
+    if not whole:
+        verdict = Verdict.MISSING
+    on_paper, printed, _ = claim.check(as_results(), column)
     return Judgement(
         claim,
         column,
-        tuple(one for _, one in decided),
-        verdict if decided else Verdict.MISSING,
+        () if verdict is Verdict.MISSING else tuple(one.verdict for _, one in whole),
+        verdict,
         ", ".join(texts),
         on_paper,
         ", ".join(printed),
