@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 from fedunlearn import FedUnlearnError, cli, reproduction
 from fedunlearn.comparison import missing, read_comparison
 from fedunlearn.report.paper import printed
-from fedunlearn.report.results import Result, Results, load, set_up
+from fedunlearn.report.results import Result, Results, load, save, set_up
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = """
@@ -232,3 +234,19 @@ def test_stored_results_are_what_the_protocol_says_today(path):
     for run in found.runs:
         said = columns[run.column][run.row].model_dump(mode="json")
         assert found.settings[run.column] == set_up(said)
+
+
+def test_a_column_is_added_to_the_stored_results(tmp_path):
+    store = runpy.run_path(str(ROOT / "scripts/store_results.py"))["store"]
+    whole = load(ROOT / "docs/results/paper.json")
+    first, *others = whole.runs
+    save(replace(whole, runs=others), tmp_path / "new.json")
+    assert store(tmp_path / "new.json", tmp_path) == (
+        f"paper.json: {len(others)} new runs, 0 that were stored already"
+    )
+    save(replace(whole, runs=[first, replace(others[0], model_sha256="0")]), tmp_path / "new.json")
+    assert store(tmp_path / "new.json", tmp_path) == (
+        "paper.json: 1 new runs, 1 that were stored already, of which these end in another model: "
+        + "/".join(map(str, others[0].place))
+    )
+    assert [run.place for run in load(tmp_path / "paper.json").runs] == [run.place for run in whole.runs]

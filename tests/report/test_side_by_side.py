@@ -13,7 +13,7 @@ import pytest
 from fedunlearn import FedUnlearnError
 from fedunlearn.report.latex import as_latex
 from fedunlearn.report.paper import lookup
-from fedunlearn.report.results import Result, Results, gather, load, retained, save, score
+from fedunlearn.report.results import Result, Results, gather, joined, load, retained, save, score
 from fedunlearn.report.side_by_side import (
     as_csv,
     as_markdown,
@@ -266,6 +266,31 @@ def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(FedUnlearnError, match="holds no results of fedunlearn"):
         load(tmp_path / "other.json")
+
+
+def test_results_of_two_folders_are_joined():
+    again = replace(RUNS[0], model_sha256="1" * 64)
+    later = result("fedosd", column="mnist-iid")
+    new = Results("laptop", {"mnist-iid": {}, **MADE.settings}, [{"cores": "8"}], {}, [later, again])
+    both = joined(MADE, new)
+    assert [run.place for run in both.runs] == sorted({*(run.place for run in RUNS), later.place})
+    assert both.of("fmnist-pat-50", "retrain")[0] == again
+    assert both.settings.keys() == {"fmnist-pat-50", "mnist-iid"}
+    assert both.environments == [*MADE.environments, {"cores": "8"}]
+    assert both.trials == MADE.trials
+    assert joined(both, new) == both
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scale": "paper"}, "results of scale 'paper' do not belong to those of 'laptop'"),
+        ({"settings": {"fmnist-pat-50": {}}}, "fmnist-pat-50 was run with other settings"),
+    ],
+)
+def test_results_that_do_not_compare_are_not_joined(changes, reason):
+    with pytest.raises(FedUnlearnError, match=reason):
+        joined(MADE, replace(MADE, **changes))
 
 
 def test_a_folder_of_runs_is_gathered(tmp_path):

@@ -52,6 +52,11 @@ class Result:
     def failed(self) -> bool:
         return Status(self.status).failed
 
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Its column, seed and row: one run is in each."""
+        return self.column, self.seed, self.row
+
     def stage(self, number: int) -> Scores:
         """0 is before, 1 unlearned, 2 recovered; a failed run counts as it ended where it came no further."""
         reached = (self.before, self.unlearned, self.recovered)[number]
@@ -190,6 +195,28 @@ def load(path: Path) -> Results:
         raise FedUnlearnError(
             f"{path} holds no results of fedunlearn, or damaged ones: name a file that it wrote"
         ) from None
+
+
+def joined(stored: Results, new: Results) -> Results:
+    """Both, the new where they have the same; refused where a column was set up otherwise."""
+    if stored.scale != new.scale:
+        raise FedUnlearnError(f"results of scale {new.scale!r} do not belong to those of {stored.scale!r}")
+    for column in stored.settings.keys() & new.settings.keys():
+        if stored.settings[column] != new.settings[column]:
+            raise FedUnlearnError(f"{column} was run with other settings than what is stored of it")
+    runs = {run.place: run for run in (*stored.runs, *new.runs)}
+    trials = {
+        column: {**stored.trials.get(column, {}), **new.trials.get(column, {})}
+        for column in sorted({*stored.trials, *new.trials})
+    }
+    others = [one for one in new.environments if one not in stored.environments]
+    return Results(
+        stored.scale,
+        {**stored.settings, **new.settings},
+        [*stored.environments, *others],
+        trials,
+        [runs[place] for place in sorted(runs)],
+    )
 
 
 def retained(scores: Scores) -> Iterator[tuple[str, float]]:

@@ -1,0 +1,36 @@
+"""Adds what ``fedunlearn reproduce`` left to the results that the documentation shows.
+
+Run ``python scripts/store_results.py runs/reproduce-laptop/results.json``. What the file lacks stays; a run
+that was stored already is replaced, and named where it ends in another model.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from fedunlearn.report.results import joined, load, save
+from fedunlearn.types import FedUnlearnError
+
+STORED = Path(__file__).parent.parent / "docs/results"
+
+
+def store(path: Path, folder: Path = STORED) -> str:
+    """What was added and replaced, in one sentence."""
+    new = load(path)
+    file = folder / f"{new.scale}.json"
+    old = load(file) if file.exists() else replace(new, runs=[])
+    save(joined(old, new), file)
+    hashes = {run.place: run.model_sha256 for run in old.runs}
+    again = [run for run in new.runs if run.place in hashes]
+    unlike = ["/".join(map(str, run.place)) for run in again if run.model_sha256 != hashes[run.place]]
+    said = f"{file.name}: {len(new.runs) - len(again)} new runs, {len(again)} that were stored already"
+    return said + (f", of which these end in another model: {', '.join(unlike)}" if unlike else "")
+
+
+if __name__ == "__main__":
+    try:
+        print(store(Path(sys.argv[1])))
+    except (FedUnlearnError, IndexError) as error:
+        sys.exit(str(error) if isinstance(error, FedUnlearnError) else __doc__)
