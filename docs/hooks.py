@@ -85,6 +85,20 @@ def result_files(folder: str = "docs/results") -> str:
     return "\n".join(lines)
 
 
+@maker("machines")
+def machines(folder: str = "docs/results") -> str:
+    """What the stored results were made with."""
+    from fedunlearn.report.results import load
+
+    made_with = {
+        f"{one['cores']} cores ({one['cpu_capability']}), {one['system']}, torch {one['torch']}, "
+        f"Python {one['python']}, fedunlearn {one['fedunlearn']}"
+        for path in (ROOT / folder).glob("*.json")
+        for one in load(path).environments
+    }
+    return "\n".join(f"- {one}" for one in sorted(made_with)) or "No results are stored yet."
+
+
 @maker("results")
 def results(scale: str, *names: str) -> str:
     """Tables of the paper, ours beside its numbers, from the stored file of a scale."""

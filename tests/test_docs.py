@@ -325,7 +325,15 @@ def stored(hooks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resul
         "unlearning": 50,
         "recovery": 50,
     }
-    results = Results("laptop", {"fmnist-pat-50": setting}, [], {}, [run])
+    made_with = {
+        "cores": "2",
+        "cpu_capability": "AVX2",
+        "system": "Linux x86_64",
+        "torch": "2.0",
+        "python": "3.11",
+        "fedunlearn": "0.1.0",
+    }
+    results = Results("laptop", {"fmnist-pat-50": setting}, [made_with], {}, [run])
     monkeypatch.setattr(hooks, "ROOT", tmp_path)
     (tmp_path / "docs/results").mkdir(parents=True)
     save(results, tmp_path / "docs/results/laptop.json")
@@ -345,6 +353,9 @@ def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     assert hooks.made("<!-- claims: laptop -->").count("fedosd ASR¹ .123") >= 1
     counted = hooks.made("<!-- counts: -->")
     assert "1 runs" in counted
+    assert hooks.made("<!-- machines: -->") == (
+        "- 2 cores (AVX2), Linux x86_64, torch 2.0, Python 3.11, fedunlearn 0.1.0"
+    )
     assert re.search(r"\d+ numbers; the paper prints \d+ .* hold and \d+ fail", counted)
     figure = hooks.made("<!-- figure: laptop fmnist tradeoff -->")
     assert figure.startswith('<div class="figure chart"><img alt="Table 6')
@@ -381,6 +392,21 @@ def test_a_scale_without_results_says_so(hooks: Any):
     for marker in ("results: paper fmnist", "claims: paper"):
         assert hooks.made(f"<!-- {marker} -->") == "Nothing has been run at this scale yet."
     assert hooks.made("<!-- figure: paper fmnist tradeoff -->") == ""
+
+
+def test_every_stored_run_is_in_a_table_of_the_page():
+    page = (ROOT / "docs/results.md").read_text()
+    for path in sorted((ROOT / "docs/results").glob("*.json")):
+        found = load(path)
+        (names,) = re.findall(f"<!-- results: {found.scale} (.*) -->", page)
+        shown = {
+            (column, row)
+            for name in names.split()
+            for wanted in [plan(name, scale=found.scale, only=[], seeds=None)]
+            for column in wanted.requests
+            for row in wanted.listed
+        }
+        assert {(run.column, run.row) for run in found.runs} <= shown
 
 
 def test_every_claim_that_fails_is_spoken_of():

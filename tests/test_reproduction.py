@@ -241,12 +241,27 @@ def test_a_column_is_added_to_the_stored_results(tmp_path):
     whole = load(ROOT / "docs/results/paper.json")
     first, *others = whole.runs
     save(replace(whole, runs=others), tmp_path / "new.json")
-    assert store(tmp_path / "new.json", tmp_path) == (
-        f"paper.json: {len(others)} new runs, 0 that were stored already"
-    )
+    assert store(tmp_path / "new.json", tmp_path) == (f"paper.json: {len(others)} new, 0 stored already")
     save(replace(whole, runs=[first, replace(others[0], model_sha256="0")]), tmp_path / "new.json")
     assert store(tmp_path / "new.json", tmp_path) == (
-        "paper.json: 1 new runs, 1 that were stored already, of which these end in another model: "
-        + "/".join(map(str, others[0].place))
+        f"paper.json: 1 new, 1 stored already; of these end in another model: "
+        f"{'/'.join(map(str, others[0].place))}"
     )
     assert [run.place for run in load(tmp_path / "paper.json").runs] == [run.place for run in whole.runs]
+    save(replace(whole, runs=[first], settings={first.column: {}}), tmp_path / "new.json")
+    assert store(tmp_path / "new.json", tmp_path).endswith(
+        f"stored runs with other settings were left out: {first.column}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [("table1", "table1"), ("table6", "fmnist"), ("table11", "ablation"), ("figure8", "curves")],
+)
+def test_tables_and_figures_go_by_their_number_too(number, name):
+    assert reproduction.named(number) == name
+
+
+def test_a_table_that_is_not_there_is_missed():
+    with pytest.raises(FedUnlearnError, match="nothing of the paper is called 'table13'"):
+        reproduction.named("table13")

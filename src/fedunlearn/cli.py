@@ -189,7 +189,9 @@ def compare(
 
 @app.command(epilog="Example: fedunlearn reproduce table1 --scale laptop --seeds 3")
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A table or figure; lists them if not given.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A table or figure, also as table6; lists them if not given.")
+    ] = None,
     scale: Annotated[str, typer.Option("--scale", help="paper, or laptop: smaller.")] = "laptop",
     only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
@@ -201,11 +203,12 @@ def reproduce(
 
     Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
     """
-    from .reproduction import collected, draw, plan, titles
+    from .reproduction import collected, draw, named, plan, titles
 
     if name is None:
         _list(["name", "what it is"], ([name, title] for name, title in titles().items()))
         return
+    name = named(name)
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
     collected(folder, scale)  # what is there of another scale is refused before anything runs

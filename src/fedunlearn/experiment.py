@@ -239,6 +239,8 @@ def _check_options(what: str, make: Callable[..., Any], options: Mapping[str, An
 def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """An experiment from a TOML file; overrides look like ``data.partition=iid``."""
     values = parse(path)
+    if values.keys() & {"methods", "extends"}:
+        raise FedUnlearnError(f"{path} is a comparison: run it with `fedunlearn compare {path}`")
     for text in overrides:
         override(values, text)
     return check({"name": named_after(path), **values}, str(path))

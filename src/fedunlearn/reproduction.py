@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from .comparison import EXPERIMENTS, Comparison, read_comparison, unlike
@@ -10,6 +11,9 @@ from .record import write
 from .registry import did_you_mean
 from .report import gallery, latex, results, side_by_side
 from .types import FedUnlearnError
+
+NUMBERED = re.compile(r"(Table|Figure)s? (\d+(?:(?:, | and )\d+)*)[:,]")
+"""How the title of a file begins that is a table or figure of the paper."""
 
 
 def titles() -> dict[str, str]:
@@ -22,10 +26,23 @@ def titles() -> dict[str, str]:
     }
 
 
+def named(name: str) -> str:
+    """What a table or figure is called here, whose number in the paper may be given: ``table6``."""
+    known = titles()
+    numbered = {
+        f"{kind}{number}".lower(): file
+        for file, title in known.items()
+        if (found := NUMBERED.match(title))
+        for kind, numbers in [found.groups()]
+        for number in re.findall(r"\d+", numbers)
+    }
+    if name not in known and name not in numbered:
+        raise FedUnlearnError(f"nothing of the paper is called {name!r}{did_you_mean(name, known)}")
+    return name if name in known else numbered[name]
+
+
 def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Comparison:
     """The runs of a table or figure."""
-    if name not in titles():
-        raise FedUnlearnError(f"nothing of the paper is called {name!r}{did_you_mean(name, titles())}")
     return read_comparison(EXPERIMENTS / f"{name}.toml", scale=scale, only=only, seeds=seeds)
 
 
@@ -39,7 +56,7 @@ def collected(folder: Path, scale: str) -> results.Results:
         if rows and results.set_up(next(iter(rows.values())).model_dump(mode="json")) != setting:
             raise FedUnlearnError(
                 f"{folder / column} was not run at scale {scale!r} of today's protocol: "
-                "choose another folder with --out"
+                "remove it, or choose another folder with --out"
             )
     if others := unlike(protocol, folder):
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""

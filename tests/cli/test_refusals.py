@@ -56,6 +56,11 @@ def test_broken_toml(refused_here, small):
     assert "small.toml is not TOML" in refused_here("run", small)
 
 
+def test_a_comparison_is_no_experiment(refused_here, small):
+    small.write_text("[methods.fedosd]\n")
+    assert "is a comparison: run it with `fedunlearn compare" in refused_here("run", small)
+
+
 def test_data_that_are_not_here(refused_here, small, tmp_path):
     sentence = refused_here("run", small, "data.dataset=mnist", FEDUNLEARN_DATA=str(tmp_path))
     assert "was not found in" in sentence

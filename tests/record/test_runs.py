@@ -122,7 +122,7 @@ def test_what_is_no_number_is_left_out_of_the_metrics(tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[]", '{"status": "fine"}'])
 def test_an_outcome_that_says_nothing_is_refused(tmp_path, text):
     (tmp_path / "outcome.json").write_text(text)
-    with pytest.raises(FedUnlearnError, match="does not say how the run ended: restore it"):
+    with pytest.raises(FedUnlearnError, match="does not say how the run ended: restore it, or remove"):
         read_outcome(tmp_path)
 
 

@@ -246,6 +246,11 @@ def test_where_some_methods_were_not_run_seeds_that_do_not_contradict_count_too(
     refuted = results(0.9, 0.9, 0.75)
     assert one(refuted, "fedosd-leads", "mnist-iid") == ("fails", "mode R-Acc¹ .850, fedosd R-Acc¹ .800")
     assert "| mnist-iid | 2 of 3 | mode R-Acc¹ .850, fedosd R-Acc¹ .800 |" in markdown(judge(refuted))
+    # One seed of the others takes no vote away.
+    more = [run("mnist-iid", row, {"acc1": 0.1}, 2) for row in ("fedrecovery", "ewcsga", "fupga")]
+    assert "| mnist-iid | 2 of 3 | mode R-Acc¹ .850," in markdown(
+        judge(replace(refuted, runs=[*refuted.runs, *more]))
+    )
 
 
 def test_to_lead_fedosd_must_have_forgotten_too():

@@ -230,6 +230,8 @@ def test_latex_has_the_layout_of_the_paper():
     theirs = f"{osd.r_acc:.3f}({osd.r_acc_std:.3f})".replace("0.", ".")
     assert r"FedOSD$^1$ & .000$\pm$.000 & .800$\pm$.000(.100) \\" in text
     assert rf" & {{\scriptsize .000}} & {{\scriptsize {theirs}}} \\" in text
+    apart = f"{0.8 - osd.r_acc:+.3f}".replace("0.", ".")
+    assert rf" & {{\scriptsize $+.000$}} & {{\scriptsize ${apart}$}} \\" in text
     assert text.count(r"\midrule") == 4  # ω⁰, one stage, after unlearning, after post-training
     assert text.endswith("\\bottomrule\n\\end{tabular}\n\\end{table}\n")
     body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
@@ -245,7 +247,10 @@ def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
     alone = Results("x", MADE.settings, [], {}, RUNS[:1])
     assert meaning(table(results=alone)).startswith("Ours is one seed. Δ")
     some = Results("x", MADE.settings, [], {}, RUNS[:3])
-    assert "over 2 seeds, or over the fewer that were run." in meaning(table(results=some))
+    assert "over 2 seeds; over fewer: fedosd in fmnist-pat-50 (1). Δ" in meaning(table(results=some))
+    column = result("fedosd", column="fmnist-iid", unlearned={"asr": 0.0})
+    wide = Results("x", {**MADE.settings, "fmnist-iid": settings()}, [], {}, [*RUNS, column])
+    assert "over 2 seeds; over fewer: fmnist-iid (1). Δ" in meaning(table(results=wide))
     assert "5 local epochs" in setup(settings() | {"training": {"epochs": 5, "batch_size": 50}})
 
 
@@ -281,11 +286,17 @@ def test_results_of_two_folders_are_joined():
     assert joined(both, new) == both
 
 
+def test_a_column_that_is_set_up_otherwise_is_replaced_whole():
+    settings = {"fmnist-pat-50": {}}
+    new = replace(MADE, settings=settings, runs=RUNS[:1])
+    assert joined(MADE, new) == new
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"scale": "paper"}, "results of scale 'paper' do not belong to those of 'laptop'"),
-        ({"settings": {"fmnist-pat-50": {}}}, "fmnist-pat-50 was run with other settings"),
+        ({"runs": [replace(RUNS[0], rate=0.5)]}, "fmnist-pat-50 of retrain would have seeds of two learning"),
     ],
 )
 def test_results_that_do_not_compare_are_not_joined(changes, reason):
@@ -326,6 +337,7 @@ def test_a_folder_of_runs_is_gathered(tmp_path):
         (run / "environment.json").write_text("{}")
         (run / "outcome.json").write_text('{"status": "done", "model_sha256": "abc"}')
     (tmp_path / "mine/seed-4/unfinished").mkdir()
+    shutil.copytree(tmp_path / "mine/seed-4", tmp_path / "mine/seed-4-backup")
     found = gather(tmp_path, "laptop")
     (run,) = found.of("mine", "fedosd")
     assert (run.seed, run.rate, run.before["asr"], run.unlearned["asr"], run.recovered) == (

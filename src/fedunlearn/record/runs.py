@@ -24,6 +24,7 @@ from .files import digest, explained, read_tensors, write_tensors
 
 FORMAT = "fedunlearn checkpoint 1"
 KEPT = 2
+AMENDS = "restore it, or remove its folder and run it anew"
 
 
 def model_hash(state: State) -> str:
@@ -57,17 +58,18 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise FedUnlearnError(
-            f"{path.parent} holds no {path.name}, so it is not a run folder: name one"
+            f"{path.parent} holds no {path.name}, so it is not a run folder, or a damaged one: name another, "
+            "or remove it and run it anew"
         ) from None
     except ValueError as error:
-        raise FedUnlearnError(f"{path} is not JSON ({error}): restore it") from None
+        raise FedUnlearnError(f"{path} is not JSON ({error}): {AMENDS}") from None
 
 
 def read_outcome(folder: Path) -> dict[str, Any]:
     """How the run in a folder ended."""
     ended = read_json(folder / "outcome.json")
     if not isinstance(ended, dict) or ended.get("status") not in list(Status):
-        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: restore it")
+        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {AMENDS}")
     return ended
 
 

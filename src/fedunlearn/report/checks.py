@@ -169,11 +169,9 @@ def anywhere(columns: Iterable[str], check: Check) -> Check:
 
     def within(column: str) -> Check:
         def bound(results: Results, _: str) -> Found:
-            verdict, texts, missing = check(results, column)
-            where = f"{column}: "
-            return Found(
-                verdict, tuple(where + text for text in texts), frozenset(map(where.__add__, missing))
-            )
+            found = check(results, column)
+            texts = tuple(f"{column}: {text}" for text in found.texts)
+            return Found(found.verdict, texts, frozenset(f"{column}: {text}" for text in found.missing))
 
         return bound
 

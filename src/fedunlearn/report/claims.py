@@ -32,7 +32,7 @@ class Judgement:
     claim: Claim
     column: str
     alone: Sequence[Verdict]
-    """Of each seed that lacks no number that others have; the verdict is that of their means."""
+    """Of each seed that decides by itself, or lacks only what all lack; the verdict is that of means."""
     verdict: Verdict
     evidence: str
     on_paper: Verdict
@@ -290,20 +290,14 @@ def judge(results: Results) -> list[Judgement]:
 
 
 def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results]) -> Judgement:
-    """On the seeds that lack no number that others have, however they turn out."""
-    lacking = claim.check(results, column).missing
-    found = [(of, claim.check(of, column)) for of in alone]
-    whole = [(of, one) for of, one in found if one.missing == lacking]
-    if whole:
-        results = replace(results, runs=[run for of, _ in whole for run in of.runs])
-    verdict, texts, _ = claim.check(results, column)
-    if not whole:
-        verdict = Verdict.MISSING
+    verdict, texts, lacking = claim.check(results, column)
+    found = [claim.check(of, column) for of in alone]
+    votes = [one.verdict for one in found if one.verdict is not Verdict.MISSING or one.missing == lacking]
     on_paper, printed, _ = claim.check(as_results(), column)
     return Judgement(
         claim,
         column,
-        () if verdict is Verdict.MISSING else tuple(one.verdict for _, one in whole),
+        () if verdict is Verdict.MISSING else votes,
         verdict,
         ", ".join(texts),
         on_paper,

@@ -13,7 +13,8 @@ from .side_by_side import MEASURES, START, Cell, averaged, failures, number, sto
 def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
     r"""The paper's layout, for ``booktabs``: data sets over partitions, std in brackets after R-Acc.
 
-    Below each of ours is the paper's number, smaller. Rules part ω⁰, methods of one stage and both stages.
+    Below each of ours are the paper's number and the difference, smaller. Rules part ω⁰, methods of one stage
+    and both stages.
     """
     of = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
     columns = list(dict.fromkeys(cell.column for cell in cells))
@@ -26,8 +27,8 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
     said = [
         caption,
         averaged(cells),
-        "Below ours, the paper's. ¹ is the end of unlearning, ² the end of post-training; in brackets is the "
-        "deviation over clients.",
+        "Below ours, the paper's and the difference. ¹ is the end of unlearning, ² the end of "
+        "post-training; in brackets is the deviation over clients.",
         failures(cells),
         stops(cells),
     ]
@@ -47,11 +48,13 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
         title = (
             r"$\omega^0$" if row == START else NAMES.get(row, _escaped(row)) + (f"$^{stage}$" if both else "")
         )
-        pairs = [_latex(of, column, row, stage, measure) for column, measure in places]
-        lines.append(" & ".join([title, *(ours for ours, _ in pairs)]) + r" \\")
-        if any(paper for _, paper in pairs):
-            small = (rf"{{\scriptsize {paper}}}" if paper else "" for _, paper in pairs)
-            lines.append(" & ".join(["", *small]) + r" \\")
+        triples = [_latex(of, column, row, stage, measure) for column, measure in places]
+        ours, *below = zip(*triples, strict=True)
+        lines.append(" & ".join([title, *ours]) + r" \\")
+        for small in filter(any, below):
+            lines.append(
+                " & ".join(["", *(rf"{{\scriptsize {text}}}" if text else "" for text in small)]) + r" \\"
+            )
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
@@ -76,19 +79,20 @@ def _heads(results: Results, places: Sequence[tuple[str, str]]) -> list[str]:
 
 def _latex(
     of: Mapping[tuple[str, str, int, str], Cell], column: str, row: str, stage: int, measure: str
-) -> tuple[str, str]:
-    """Ours and the paper's, with the deviation over clients in brackets."""
+) -> tuple[str, str, str]:
+    """Ours, the paper's and the difference, the deviation over clients in brackets."""
     cell = of.get((column, row, stage, measure))
     if cell is None:
-        return "--", ""
+        return "--", "", ""
     beside = of.get((column, row, stage, "r_acc_std")) if measure == "r_acc" else None
-    ours, paper, _ = texts(cell)
+    ours, paper, apart = texts(cell)
+    apart = "" if cell.difference is None else f"${apart.replace('−', '-')}$"
     ours = ours.replace(" ±", r"$\pm$").replace("−", "$-$").replace(" †", r"$^\dagger$")
     paper = "" if cell.paper is None else paper
     if beside is not None:
         ours += f"({number(beside.mean, 'r_acc_std')})"
         paper += f"({number(beside.paper, 'r_acc_std')})" if paper and beside.paper is not None else ""
-    return ours, paper
+    return ours, paper, apart
 
 
 WRITTEN = str.maketrans(

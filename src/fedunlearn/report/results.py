@@ -87,6 +87,8 @@ def gather(folder: Path, scale: str) -> Results:
     environments: list[Mapping[str, str]] = []
     for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
         run = place.parent
+        if not run.parent.name.removeprefix("seed-").isdecimal():
+            continue  # somebody's copy
         setting, made_with = set_up(read_json(run / "experiment.json")), read_json(run / "environment.json")
         runs.append(summarise(run))
         if settings.setdefault(runs[-1].column, setting) != setting:
@@ -186,6 +188,10 @@ def _json(value: object) -> str:
 
 def load(path: Path) -> Results:
     """What ``save`` wrote."""
+    if not path.is_file():
+        raise FedUnlearnError(
+            f"there is no file {path}: name a results.json that `fedunlearn reproduce` wrote"
+        )
     values = read_json(path)
     try:
         if values.pop("format") != FORMAT:
@@ -198,13 +204,22 @@ def load(path: Path) -> Results:
 
 
 def joined(stored: Results, new: Results) -> Results:
-    """Both, the new where they have the same; refused where a column was set up otherwise."""
+    """Both, the new where they have the same run, or set up its column otherwise."""
     if stored.scale != new.scale:
         raise FedUnlearnError(f"results of scale {new.scale!r} do not belong to those of {stored.scale!r}")
-    for column in stored.settings.keys() & new.settings.keys():
-        if stored.settings[column] != new.settings[column]:
-            raise FedUnlearnError(f"{column} was run with other settings than what is stored of it")
-    runs = {run.place: run for run in (*stored.runs, *new.runs)}
+    kept = [
+        run
+        for run in stored.runs
+        if new.settings.get(run.column, stored.settings[run.column]) == stored.settings[run.column]
+    ]
+    runs = {run.place: run for run in (*kept, *new.runs)}
+    rates: dict[tuple[str, str], float] = {}
+    for run in runs.values():
+        if rates.setdefault((run.column, run.row), run.rate) != run.rate:
+            raise FedUnlearnError(
+                f"{run.column} of {run.row} would have seeds of two learning rates, whose mean says nothing: "
+                "run its other seeds at the new one too"
+            )
     trials = {
         column: {**stored.trials.get(column, {}), **new.trials.get(column, {})}
         for column in sorted({*stored.trials, *new.trials})

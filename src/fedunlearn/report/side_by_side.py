@@ -161,11 +161,26 @@ def meaning(cells: Sequence[Cell]) -> str:
 
 def averaged(cells: Sequence[Cell]) -> str:
     """Over how many seeds."""
-    most = max((len(cell.ours) for cell in cells), default=0)
+    seeds: dict[str, dict[str, int]] = {}
+    for cell in cells:
+        rows = seeds.setdefault(cell.column, {})
+        rows[cell.row] = max(rows.get(cell.row, 0), len(cell.ours))
+    whole = {column: max(rows.values()) for column, rows in seeds.items()}
+    most = max(whole.values(), default=0)
     if most < 2:
         return "Ours is one seed."
-    fewer = ", or over the fewer that were run" if any(len(cell.ours) < most for cell in cells) else ""
-    return f"Ours is the mean ± standard deviation (of a sample, n − 1) over {most} seeds{fewer}."
+    fewer = [f"{column} ({count})" for column, count in whole.items() if count < most]
+    fewer += [
+        f"{row} in {column} ({count})"
+        for column, rows in seeds.items()
+        for row, count in rows.items()
+        if count < whole[column]
+    ]
+    return (
+        f"Ours is the mean ± standard deviation (of a sample, n − 1) over {most} seeds"
+        + (f"; over fewer: {', '.join(fewer)}" if fewer else "")
+        + "."
+    )
 
 
 def failures(cells: Sequence[Cell]) -> str:
