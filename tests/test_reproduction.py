@@ -264,4 +264,4 @@ def test_tables_and_figures_go_by_their_number_too(number, name):
 
 def test_a_table_that_is_not_there_is_missed():
     with pytest.raises(FedUnlearnError, match="nothing of the paper is called 'table13'"):
-        reproduction.named("table13")
+        reproduction.plan("table13", scale="laptop", only=[], seeds=None)

@@ -43,7 +43,7 @@ def named(name: str) -> str:
 
 def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Comparison:
     """The runs of a table or figure."""
-    return read_comparison(EXPERIMENTS / f"{name}.toml", scale=scale, only=only, seeds=seeds)
+    return read_comparison(EXPERIMENTS / f"{named(name)}.toml", scale=scale, only=only, seeds=seeds)
 
 
 def collected(folder: Path, scale: str) -> results.Results:

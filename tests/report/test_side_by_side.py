@@ -287,9 +287,9 @@ def test_results_of_two_folders_are_joined():
 
 
 def test_a_column_that_is_set_up_otherwise_is_replaced_whole():
-    settings = {"fmnist-pat-50": {}}
-    new = replace(MADE, settings=settings, runs=RUNS[:1])
-    assert joined(MADE, new) == new
+    old = replace(MADE, trials={"fmnist-pat-50": {"fedosd": {"0.1": 0.5}}})
+    new = replace(MADE, settings={"fmnist-pat-50": {}}, trials={}, runs=RUNS[:1])
+    assert joined(old, new) == new
 
 
 @pytest.mark.parametrize(

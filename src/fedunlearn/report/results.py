@@ -207,11 +207,10 @@ def joined(stored: Results, new: Results) -> Results:
     """Both, the new where they have the same run, or set up its column otherwise."""
     if stored.scale != new.scale:
         raise FedUnlearnError(f"results of scale {new.scale!r} do not belong to those of {stored.scale!r}")
-    kept = [
-        run
-        for run in stored.runs
-        if new.settings.get(run.column, stored.settings[run.column]) == stored.settings[run.column]
-    ]
+    changed = {
+        column for column, setting in stored.settings.items() if new.settings.get(column, setting) != setting
+    }
+    kept = [run for run in stored.runs if run.column not in changed]
     runs = {run.place: run for run in (*kept, *new.runs)}
     rates: dict[tuple[str, str], float] = {}
     for run in runs.values():
@@ -220,9 +219,10 @@ def joined(stored: Results, new: Results) -> Results:
                 f"{run.column} of {run.row} would have seeds of two learning rates, whose mean says nothing: "
                 "run its other seeds at the new one too"
             )
+    tried = {column: rows for column, rows in stored.trials.items() if column not in changed}
     trials = {
-        column: {**stored.trials.get(column, {}), **new.trials.get(column, {})}
-        for column in sorted({*stored.trials, *new.trials})
+        column: {**tried.get(column, {}), **new.trials.get(column, {})}
+        for column in sorted({*tried, *new.trials})
     }
     others = [one for one in new.environments if one not in stored.environments]
     return Results(
