@@ -14,6 +14,7 @@ from fedunlearn import FedUnlearnError, cli, reproduction
 from fedunlearn.comparison import missing, read_comparison
 from fedunlearn.report.paper import printed
 from fedunlearn.report.results import Result, Results, load, save, set_up
+from fedunlearn.types import Status
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = """
@@ -152,10 +153,19 @@ def test_a_figure_that_cannot_be_drawn_says_why(files):
     (files / "table1.toml").write_text(TABLE.replace("[show]", '[show]\nfigures = ["clients"]'))
     wanted = reproduction.plan("table1", scale="laptop", only=[], seeds=1)
     scores = {"r_acc": 0.5, "distance": 1.0}  # without those of each client
-    old = Result("a", "fedosd", 1, 0.1, "done", "", scores, scores, scores, {}, {})
+    old = Result("a", "fedosd", 1, 0.1, Status.DONE, "", scores, scores, scores, {}, {})
     paths, problems = reproduction.draw(Path("x"), "table1", wanted, Results("laptop", {}, [], {}, [old]))
     assert paths == []
     assert [problem.partition(":")[0] for problem in problems] == ["clients"]
+
+
+@pytest.mark.usefixtures("files")
+def test_a_figure_that_cannot_be_written_ends_the_command(files):
+    (files / "table1.toml").write_text(TABLE.replace("[show]", '[show]\nfigures = ["tradeoff"]'))
+    Path("runs/reproduce-laptop").mkdir(parents=True)
+    Path("runs/reproduce-laptop/figures").write_text("a file")
+    with pytest.raises(FedUnlearnError, match=r"cannot write .*figures"):
+        reproduce("table1")
 
 
 @pytest.mark.usefixtures("files")

@@ -37,7 +37,9 @@ def named(name: str) -> str:
         for number in re.findall(r"\d+", numbers)
     }
     if name not in known and name not in numbered:
-        raise FedUnlearnError(f"nothing of the paper is called {name!r}{did_you_mean(name, known)}")
+        raise FedUnlearnError(
+            f"nothing of the paper is called {name!r}{did_you_mean(name, [*known, *numbered])}"
+        )
     return name if name in known else numbered[name]
 
 
@@ -110,5 +112,7 @@ def draw(
             try:
                 paths += gallery.draw(figure, found, part, comparison.listed, path)
             except FedUnlearnError as error:
+                if isinstance(error.__cause__, OSError):  # what cannot be written is no lack of results
+                    raise
                 problems.append(f"{figure}: {error}")
     return paths, problems

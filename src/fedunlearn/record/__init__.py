@@ -2,6 +2,7 @@
 
 from .files import digest, locked, read_tensors, write, write_json, write_tensors
 from .runs import (
+    AMENDS,
     Recorder,
     environment,
     fingerprint,
@@ -15,6 +16,7 @@ from .runs import (
 )
 
 __all__ = [
+    "AMENDS",
     "Recorder",
     "digest",
     "environment",

@@ -28,7 +28,7 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         raise FedUnlearnError(
             f"cannot write {path}: {error.strerror or error}; "
-            "make room or choose another folder, then resume: nothing written before is lost"
+            "make room or choose another folder: nothing written before is lost"
         ) from error
 
 

@@ -68,7 +68,11 @@ def read_json(path: Path) -> Any:
 def read_outcome(folder: Path) -> dict[str, Any]:
     """How the run in a folder ended."""
     ended = read_json(folder / "outcome.json")
-    if not isinstance(ended, dict) or ended.get("status") not in list(Status):
+    if (
+        not isinstance(ended, dict)
+        or ended.get("status") not in list(Status)
+        or not isinstance(ended.get("model_sha256"), str)
+    ):
         raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {AMENDS}")
     return ended
 

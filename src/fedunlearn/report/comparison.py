@@ -10,10 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
-from ..record import read_metrics
 from ..types import Metrics, Status
+from .folders import read_run
 from .numbers import Numbers, origins
 from .results import Result, summarise
+from .tables import measured
 
 COLUMNS = {
     "asr_1": "ASR¹",
@@ -77,7 +78,7 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
     Several runs of one are a mean ± standard deviation (of a sample, n − 1).
     """
     finished = {
-        row: [summarise(run) for run in of if (run / "outcome.json").exists()] for row, of in runs.items()
+        row: [summarise(found) for run in of if (found := read_run(run)).ended] for row, of in runs.items()
     }
     finished = {row: of for row, of in finished.items() if of}
     begun = {row: {run.seed: start(run) for run in of} for row, of in finished.items()}
@@ -122,7 +123,7 @@ def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[li
         ended = [run for run in of if (run / "outcome.json").exists()]
         if not ended:
             continue
-        rows = [{row["elapsed"]: row for row in read_metrics(run) if "r_acc" in row} for run in ended]
+        rows = [{row["elapsed"]: row for row in measured(run) if "r_acc" in row} for run in ended]
         forgotten = "asr" if any("asr" in at for of in rows for at in of.values()) else "forget_acc"
         cells = [
             " / ".join(

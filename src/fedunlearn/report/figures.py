@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..record import read_metrics
 from ..types import Metrics
 from .gallery.canvas import BLUE, GREY, VERMILION, drawing, save
+from .tables import measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def curves(folder: Path) -> list[Path]:
     """Forgetting and utility over both stages, and the distance to ω⁰ below; written as SVG and PNG."""
-    rows = read_metrics(folder)
+    rows = measured(folder)
     with drawing({}) as pyplot:
         figure, (scores, distance) = pyplot.subplots(
             2, 1, figsize=(7, 4.8), sharex=True, height_ratios=[3, 1], layout="constrained"

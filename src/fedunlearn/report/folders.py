@@ -7,19 +7,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from ..record import public, read_json, read_metrics, read_outcome
+from ..record import AMENDS, public, read_json, read_outcome
 from ..types import FedUnlearnError, Metrics, Status
 from .page import verdict
-from .tables import LABELS
+from .tables import measured
 
-ALWAYS = {"round", "elapsed", "distance"}
-UTILITY = {"r_acc", "r_acc_std", "r_acc_worst", "r_acc_best"}
-SOMETIMES = {"asr", "forget_acc", "target_acc", "conflicts", "local_trainings", "seconds"}
-SOMETIMES |= {"bytes_up", "bytes_down", "bytes_stored"}
+TABLES = ("data", "request", "training", "pretraining", "unlearning", "recovery")
 
 
 @dataclass(frozen=True)
@@ -107,8 +103,14 @@ def collect(folders: Sequence[Path]) -> Collection:
 def read_run(folder: Path) -> Run:
     """One run folder; what has not been written yet is empty."""
     config, environment = _recall(folder / "experiment.json"), _recall(folder / "environment.json")
+    sound = isinstance(config.get("seed", 0), int) and all(
+        isinstance(config.get(key, {}), dict) for key in TABLES
+    )
+    if not sound:
+        raise FedUnlearnError(f"{folder / 'experiment.json'} is not what a run writes: {AMENDS}")
     outcome = read_outcome(folder) if (folder / "outcome.json").exists() else {}
-    return Run(folder, public(config), environment, outcome, _metrics(folder))
+    rows = measured(folder) if (folder / "metrics.jsonl").exists() else []
+    return Run(folder, public(config), environment, outcome, rows)
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:
@@ -209,27 +211,3 @@ def _recall(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FedUnlearnError(f"{path} holds no table of values: restore it")
     return value
-
-
-def _metrics(folder: Path) -> list[Metrics]:
-    if not (folder / "metrics.jsonl").exists():
-        return []
-    rows = read_metrics(folder)
-    for number, row in enumerate(rows, 1):
-        if not _sound(row):
-            raise FedUnlearnError(
-                f"{folder / 'metrics.jsonl'}, line {number} is not what a run writes: restore it, "
-                "or run anew in another folder"
-            )
-    return rows
-
-
-def _sound(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and row.get("stage") in LABELS
-        and row.keys() >= ALWAYS
-        and ("r_acc" not in row or row.keys() >= UTILITY)
-        and all(isinstance(row[key], Real) for key in row.keys() & (ALWAYS | UTILITY | SOMETIMES))
-        and all(isinstance(value, Real) for key, value in row.items() if key.startswith("r_acc "))
-    )

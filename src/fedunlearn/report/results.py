@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from ..record import public, read_json, read_metrics, read_outcome, write
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from ..record import AMENDS, public, read_json, read_outcome, write
 from ..types import FedUnlearnError, Metrics, Status
+from .folders import Run, read_run
+from .tables import measured
 
 FORMAT = "fedunlearn results 1"
 COSTS = ("local_trainings", "seconds", "seconds_server", "bytes_up", "bytes_down")
 COURSE = ("asr", "r_acc", "distance")
 DIGITS = 5
+KNOWN = ConfigDict(extra="forbid")
 
 Scores = Mapping[str, float]
 """Evaluated metrics by key; ``r_acc client-3`` is one client's."""
@@ -26,12 +32,14 @@ Scores = Mapping[str, float]
 class Result:
     """What came of one run."""
 
+    __pydantic_config__: ClassVar = KNOWN
+
     column: str
     row: str
     seed: int
     rate: float
     """Learning rate of the first round."""
-    status: str
+    status: Status
     model_sha256: str
     before: Scores
     """ω⁰, or the model that the method begins with."""
@@ -50,7 +58,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        return Status(self.status).failed
+        return self.status.failed
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -67,7 +75,9 @@ class Result:
 class Results:
     """All finished runs of one scale, how they were set up, and the trials that chose their rates."""
 
-    scale: str
+    __pydantic_config__: ClassVar = KNOWN
+
+    scale: Annotated[str, Field(pattern=r"^[\w-]+$")]
     settings: Mapping[str, Mapping[str, Any]]
     """By column: the experiment without method and rates."""
     environments: Sequence[Mapping[str, str]]
@@ -89,15 +99,17 @@ def gather(folder: Path, scale: str) -> Results:
         run = place.parent
         if not run.parent.name.removeprefix("seed-").isdecimal():
             continue  # somebody's copy
-        setting, made_with = set_up(read_json(run / "experiment.json")), read_json(run / "environment.json")
-        runs.append(summarise(run))
+        found = read_run(run)
+        runs.append(summarise(found))
+        with _stated(run):
+            setting = set_up(found.config)
         if settings.setdefault(runs[-1].column, setting) != setting:
             raise FedUnlearnError(
                 f"{run} was run with other settings than the runs beside it, so they do not compare: "
                 "remove what is old, or choose another folder with --out"
             )
-        if made_with not in environments:
-            environments.append(made_with)
+        if found.environment not in environments:
+            environments.append(found.environment)
     trials: dict[str, dict[str, dict[str, float | None]]] = {}
     for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
         column, _, row, rate = place.parent.relative_to(folder).parts
@@ -114,34 +126,47 @@ def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
 
 
-def summarise(run: Path) -> Result:
-    """One finished run, from its folder COLUMN/seed-N/ROW."""
-    rows, outcome = read_metrics(run), read_outcome(run)
-    config = read_json(run / "experiment.json")
-    evaluated = [row for row in rows if "r_acc" in row]
+def summarise(run: Run) -> Result:
+    """One finished run, whose folder is COLUMN/seed-N/ROW."""
+    rows, evaluated = run.rows, run.evaluated
     if not evaluated:
-        raise FedUnlearnError(f"{run} has ended and holds no evaluated round: remove it, and it is run anew")
+        raise _unmeasured(run.folder)
     counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
     cost = {key: sum(float(row.get(key, 0)) for row in rows) for key in COSTS}
     cost["bytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0)
     cost |= {"conflicts": fmean(counted)} if counted else {}
     rates = [float(row["lr"]) for row in rows if "lr" in row]
+    with _stated(run.folder):
+        seed, planned = int(run.config["seed"]), float(run.config["unlearning"]["lr"])
     return Result(
-        column=run.parent.parent.name,
-        row=run.name,
-        seed=int(config["seed"]),
-        rate=rates[0] if rates else float(config["unlearning"]["lr"]),
-        status=str(outcome["status"]),
-        model_sha256=str(outcome["model_sha256"]),
+        column=run.folder.parent.parent.name,
+        row=run.folder.name,
+        seed=seed,
+        rate=rates[0] if rates else planned,
+        status=Status(run.outcome["status"]),
+        model_sha256=run.outcome["model_sha256"],
         before=_scores(evaluated[:1]),
         unlearned=_scores([row for row in evaluated if row["stage"] == "unlearning"]),
         recovered=_scores([row for row in evaluated if row["stage"] == "post-training"]),
         cost={key: round(value, DIGITS) for key, value in cost.items()},
         course={"rounds": [float(row["elapsed"]) for row in evaluated]}
         | {key: [_finite(row[key]) if key in row else None for row in evaluated] for key in COURSE},
-        turn=max((float(row["elapsed"]) for row in rows if row["stage"] == "unlearning"), default=0.0),
+        turn=run.turn,
         stopped=any(row["stage"] == "unlearning" and row.get("status") == Status.CONVERGED for row in rows),
     )
+
+
+@contextmanager
+def _stated(run: Path) -> Iterator[None]:
+    """Turns what a configuration lacks into one sentence."""
+    try:
+        yield
+    except KeyError as missing:
+        raise FedUnlearnError(f"{run / 'experiment.json'} says nothing of {missing}: {AMENDS}") from None
+
+
+def _unmeasured(run: Path) -> FedUnlearnError:
+    return FedUnlearnError(f"{run} has ended and holds no evaluated round: remove it, and it is run anew")
 
 
 def _finite(value: float | int | str) -> float | None:
@@ -156,9 +181,11 @@ def score(trial: Path) -> float | None:
     """
     if Status(read_outcome(trial)["status"]).failed:
         return None
-    ends = {str(row["stage"]): row for row in read_metrics(trial) if "r_seen" in row}
+    ends = {str(row["stage"]): row for row in measured(trial) if "r_seen" in row}
     if len(ends) > 1:
-        del ends["start"]
+        ends.pop("start", None)
+    if not ends:
+        raise _unmeasured(trial)
     return fmean(
         float(row["r_seen"]) - float(row.get("asr", row.get("forget_acc", 0.0))) for row in ends.values()
     )
@@ -196,7 +223,7 @@ def load(path: Path) -> Results:
     try:
         if values.pop("format") != FORMAT:
             raise ValueError
-        return Results(**values | {"runs": [Result(**run) for run in values["runs"]]})
+        return TypeAdapter(Results).validate_json(json.dumps(values), strict=True)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise FedUnlearnError(
             f"{path} holds no results of fedunlearn, or damaged ones: name a file that it wrote"

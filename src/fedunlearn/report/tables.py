@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from rich.table import Table
 
 from ..record import read_metrics
-from ..types import Metrics
+from ..types import FedUnlearnError, Metrics
 
 COLUMNS = {
     "asr": "ASR",
@@ -27,11 +29,38 @@ LABELS = {
     "unlearning": "unlearned",
     "post-training": "post-trained",
 }
+ALWAYS = {"round", "elapsed", "distance"}
+UTILITY = {"r_acc", "r_acc_std", "r_acc_worst", "r_acc_best"}
+SOMETIMES = {"asr", "forget_acc", "target_acc", "conflicts", "local_trainings", "seconds"}
+SOMETIMES |= {"seconds_server", "bytes_up", "bytes_down", "bytes_stored", "lr", "r_seen"}
+
+
+def measured(folder: Path) -> list[Metrics]:
+    """The rows of a run; refused where one is not what a run writes."""
+    rows = read_metrics(folder)
+    for number, row in enumerate(rows, 1):
+        if not _sound(row):
+            raise FedUnlearnError(
+                f"{folder / 'metrics.jsonl'}, line {number} is not what a run writes: restore it, "
+                "or run anew in another folder"
+            )
+    return rows
+
+
+def _sound(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and row.get("stage") in LABELS
+        and row.keys() >= ALWAYS
+        and ("r_acc" not in row or row.keys() >= UTILITY)
+        and all(isinstance(row[key], Real) for key in row.keys() & (ALWAYS | UTILITY | SOMETIMES))
+        and all(isinstance(value, Real) for key, value in row.items() if key.startswith("r_acc "))
+    )
 
 
 def stages(folder: Path) -> dict[str, Metrics]:
     """The last evaluated row of each stage, in order, by the label that a table gives it."""
-    rows = read_metrics(folder)
+    rows = measured(folder)
     last = {str(row["stage"]): row for row in rows if "r_acc" in row}
     return {LABELS[stage]: {**row, **_conflicts(rows, stage)} for stage, row in last.items()}
 
