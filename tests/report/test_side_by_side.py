@@ -23,9 +23,12 @@ from fedunlearn.report.side_by_side import (
     setup,
     side_by_side,
 )
+from fedunlearn.types import Status
 
 
-def result(row, seed=1, *, column="fmnist-pat-50", unlearned=None, recovered=None, status="done", **cost):
+def result(
+    row, seed=1, *, column="fmnist-pat-50", unlearned=None, recovered=None, status=Status.DONE, **cost
+):
     scores = {"asr": 0.9, "r_acc": 0.8, "r_acc_std": 0.1, "r_acc_worst": 0.7, "r_acc_best": 0.9}
     return Result(
         column=column,
@@ -162,7 +165,7 @@ def test_who_stopped_early_is_said():
 def test_a_failed_seed_counts_as_it_ended_and_is_marked():
     runs = [
         result("fupga", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.2}),
-        result("fupga", 2, unlearned={"asr": 0.4}, status="diverged"),
+        result("fupga", 2, unlearned={"asr": 0.4}, status=Status.DIVERGED),
     ]
     cells = table(results=Results("laptop", MADE.settings, [], {}, runs), rows=["fupga"])
     ours = {(cell.stage, cell.measure): cell for cell in cells}
@@ -191,8 +194,8 @@ def test_near_numbers_are_counted():
 def test_a_seed_without_the_number_is_not_among_those_that_failed():
     runs = [
         result("fupga", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.2}, conflicts=3.0),
-        result("fupga", 2, status="diverged"),
-        result("fupga", 3, unlearned={"asr": 0.4}, status="diverged"),
+        result("fupga", 2, status=Status.DIVERGED),
+        result("fupga", 3, unlearned={"asr": 0.4}, status=Status.DIVERGED),
     ]
     cells = table("conflicts", Results("laptop", MADE.settings, [], {}, runs), ["fupga"])
     (counted_,) = (cell for cell in cells if cell.measure == "conflicts")
@@ -237,6 +240,33 @@ def test_latex_has_the_layout_of_the_paper():
     body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
     assert all(line.count("&") == 2 for line in body.splitlines() if line != r"\midrule")
     assert text.isascii()
+    assert "mark of reverting" not in text
+    risen = result("fupga", unlearned={"asr": 0.0}, recovered={"asr": 0.6})
+    marked = as_latex(
+        side_by_side(replace(MADE, runs=[risen]), ["fmnist-pat-50"], ["fupga"], "table1"), MADE, "Table 1."
+    )
+    assert "$^r$ is the paper's mark of reverting." in marked
+    assert marked.count(r"{\scriptsize .745$^r$}") == marked.count("$^r$}") == 1
+
+
+def test_what_is_wide_takes_the_page():
+    columns = [f"fmnist-pat-50-e{number}" for number in range(4)]
+    runs = [result("fedosd", column=column, unlearned={"asr": 0.0}) for column in columns]
+    longer = settings() | {"training": {"epochs": 5, "batch_size": 50}}
+    many = Results("laptop", dict.fromkeys(columns, longer), [], {}, runs)
+    text = as_latex(side_by_side(many, columns, ["fedosd"], "table1"), many, "Wide.")
+    assert text.startswith("\\begin{table*}")
+    assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}" in text
+    assert text.endswith("\\end{tabular}}\n\\end{table*}\n")
+    assert "Pat-50, E=5" in text
+
+
+def test_only_what_a_table_shows_is_explained():
+    cells = [cell for cell in table("runtime") if cell.stage == 2]
+    assert {cell.measure for cell in cells} == {"seconds", "seconds_server"}
+    words = meaning(cells)
+    assert not any(mark in words for mark in ("Δ", "¹", "std"))
+    assert "brackets" not in as_latex(cells, MADE, "Seconds.")
 
 
 def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
@@ -273,6 +303,25 @@ def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
         load(tmp_path / "other.json")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"scale": "laptop"', '"scale": "../laptop"'),
+        ('"status": "done"', '"status": "fine"'),
+        ('"seed": 1', '"seed": "1"'),
+        ('"rate": 0.025', '"rate": null'),
+        ('"turn": 0.0', '"turns": 0.0'),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(tmp_path, old, new):
+    save(MADE, tmp_path / "other.json")
+    text = (tmp_path / "other.json").read_text()
+    assert old in text
+    (tmp_path / "other.json").write_text(text.replace(old, new, 1))
+    with pytest.raises(FedUnlearnError, match="holds no results of fedunlearn"):
+        load(tmp_path / "other.json")
+
+
 def test_results_of_two_folders_are_joined():
     again = replace(RUNS[0], model_sha256="1" * 64)
     later = result("fedosd", column="mnist-iid")
@@ -304,41 +353,77 @@ def test_results_that_do_not_compare_are_not_joined(changes, reason):
         joined(MADE, replace(MADE, **changes))
 
 
-def test_a_folder_of_runs_is_gathered(tmp_path):
-    rows = [
-        {"stage": "start", "elapsed": 0, "distance": 0.0, "asr": 0.9, "r_acc": 0.8, "r_acc client-2": 0.8},
-        {
-            "stage": "unlearning",
-            "elapsed": 1,
-            "distance": 1.0,
-            "conflicts": 2,
-            "seconds": 1.5,
-            "bytes_stored": 8,
-        },
-        {
-            "stage": "unlearning",
-            "elapsed": 2,
-            "distance": float("inf"),
-            "conflicts": 1,
-            "seconds": 1.5,
-            "asr": 0.1,
-            "r_acc": 0.7,
-            "r_acc client-10": 0.5,
-            "r_acc client-2": 0.6,
-            "r_seen": 0.9,
-        },
-    ]
+ROWS = [
+    {"stage": "start", "elapsed": 0, "distance": 0.0, "asr": 0.9, "r_acc": 0.8, "r_acc client-2": 0.8},
+    {
+        "stage": "unlearning",
+        "elapsed": 1,
+        "distance": 1.0,
+        "conflicts": 2,
+        "seconds": 1.5,
+        "bytes_stored": 8,
+    },
+    {
+        "stage": "unlearning",
+        "elapsed": 2,
+        "distance": float("inf"),
+        "conflicts": 1,
+        "seconds": 1.5,
+        "asr": 0.1,
+        "r_acc": 0.7,
+        "r_acc client-10": 0.5,
+        "r_acc client-2": 0.6,
+        "r_seen": 0.9,
+    },
+]
+SPREAD = {"r_acc_std": 0.1, "r_acc_worst": 0.5, "r_acc_best": 0.9}
+CONFIG = settings() | {key: {"rounds": 2, "lr": 0.1} for key in ("unlearning", "recovery")}
+CONFIG |= {"seed": 4, "backdoor": {}}
+
+
+@pytest.fixture
+def gathered(tmp_path):
+    """A run and a trial of it, as a reproduction leaves them."""
     for place in ("mine/seed-4/fedosd", "mine/trials/fedosd/0.1"):
         run = tmp_path / place
         run.mkdir(parents=True)
+        rows = [{"round": row["elapsed"], **row, **(SPREAD if "r_acc" in row else {})} for row in ROWS]
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        config = settings() | {key: {"rounds": 2, "lr": 0.1} for key in ("unlearning", "recovery")}
-        (run / "experiment.json").write_text(json.dumps({**config, "seed": 4, "backdoor": {}}))
+        (run / "experiment.json").write_text(json.dumps(CONFIG))
         (run / "environment.json").write_text("{}")
         (run / "outcome.json").write_text('{"status": "done", "model_sha256": "abc"}')
-    (tmp_path / "mine/seed-4/unfinished").mkdir()
-    shutil.copytree(tmp_path / "mine/seed-4", tmp_path / "mine/seed-4-backup")
-    found = gather(tmp_path, "laptop")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("metrics.jsonl", "3\n", "line 1 is not what a run writes"),
+        ("metrics.jsonl", '{"round": 0, "elapsed": 0, "distance": 0}\n', "line 1 is not what a run writes"),
+        ("metrics.jsonl", "", "holds no evaluated round"),
+        ("outcome.json", '{"status": "done"}', "does not say how the run ended"),
+        ("experiment.json", "[]", "holds no table of values"),
+        ("experiment.json", "{}", "says nothing of 'seed'"),
+        ("experiment.json", json.dumps(CONFIG | {"data": 3}), "is not what a run writes"),
+        ("experiment.json", json.dumps(CONFIG | {"recovery": {}}), "says nothing of 'rounds'"),
+    ],
+)
+def test_a_damaged_run_is_named(gathered, file, content, sentence):
+    (gathered / "mine/seed-4/fedosd" / file).write_text(content)
+    with pytest.raises(FedUnlearnError, match=sentence):
+        gather(gathered, "laptop")
+
+
+def test_a_trial_that_measured_nothing_is_named(gathered):
+    (gathered / "mine/trials/fedosd/0.1/metrics.jsonl").write_text("")
+    with pytest.raises(FedUnlearnError, match=r"0\.1 has ended and holds no evaluated round"):
+        gather(gathered, "laptop")
+
+
+def test_a_folder_of_runs_is_gathered(gathered):
+    (gathered / "mine/seed-4/unfinished").mkdir()
+    shutil.copytree(gathered / "mine/seed-4", gathered / "mine/seed-4-backup")
+    found = gather(gathered, "laptop")
     (run,) = found.of("mine", "fedosd")
     assert (run.seed, run.rate, run.before["asr"], run.unlearned["asr"], run.recovered) == (
         4,
@@ -354,14 +439,16 @@ def test_a_folder_of_runs_is_gathered(tmp_path):
     assert list(retained(run.unlearned)) == [("client-2", 0.6), ("client-10", 0.5)]
     assert found.trials == {"mine": {"fedosd": {"0.1": pytest.approx(0.8)}}}
     assert found.settings["mine"]["unlearning"] == 2
-    other = tmp_path / "mine/seed-4/puf"
-    shutil.copytree(tmp_path / "mine/seed-4/fedosd", other)
-    config["data"]["fraction"] = 0.2
-    (other / "experiment.json").write_text(json.dumps({**config, "seed": 4, "backdoor": {}}))
+    other = gathered / "mine/seed-4/puf"
+    shutil.copytree(gathered / "mine/seed-4/fedosd", other)
+    changed = CONFIG | {"data": {**CONFIG["data"], "fraction": 0.2}}
+    (other / "experiment.json").write_text(json.dumps(changed))
     with pytest.raises(FedUnlearnError, match="puf was run with other settings than the runs beside it"):
-        gather(tmp_path, "laptop")
+        gather(gathered, "laptop")
     (other / "metrics.jsonl").write_text("")
     with pytest.raises(FedUnlearnError, match="has ended and holds no evaluated round"):
-        gather(tmp_path, "laptop")
-    (tmp_path / "mine/trials/fedosd/0.1/outcome.json").write_text('{"status": "diverged"}')
-    assert score(tmp_path / "mine/trials/fedosd/0.1") is None
+        gather(gathered, "laptop")
+    (gathered / "mine/trials/fedosd/0.1/outcome.json").write_text(
+        '{"status": "diverged", "model_sha256": "abc"}'
+    )
+    assert score(gathered / "mine/trials/fedosd/0.1") is None

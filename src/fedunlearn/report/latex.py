@@ -7,14 +7,14 @@ from itertools import groupby
 
 from .names import DATA, NAMES, PARTITIONS
 from .results import Results
-from .side_by_side import MEASURES, START, Cell, averaged, failures, number, stops, texts
+from .side_by_side import MEASURES, START, Cell, averaged, failures, number, spread, staged, stops, texts
 
 
 def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
-    r"""The paper's layout, for ``booktabs``: data sets over partitions, std in brackets after R-Acc.
+    r"""The paper's layout, for ``booktabs`` and ``graphicx``: data sets over partitions, std after R-Acc.
 
-    Below each of ours are the paper's number and the difference, smaller. Rules part ω⁰, methods of one stage
-    and both stages.
+    Below each of ours are the paper's number, with its mark of reverting, and the difference, smaller. Rules
+    part ω⁰, methods of one stage and both stages. What is wide takes the page, as in the paper.
     """
     of = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
     columns = list(dict.fromkeys(cell.column for cell in cells))
@@ -27,15 +27,20 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
     said = [
         caption,
         averaged(cells),
-        "Below ours, the paper's and the difference. ¹ is the end of unlearning, ² the end of "
-        "post-training; in brackets is the deviation over clients.",
+        "Below ours, the paper's"
+        + (" and the difference." if any(cell.difference is not None for cell in cells) else "."),
+        staged(cells),
+        "In brackets is the deviation over clients." if spread(cells) else "",
+        "ʳ is the paper's mark of reverting." if any(cell.reverted for cell in cells) else "",
         failures(cells),
         stops(cells),
     ]
+    wide = len(places) > 6
+    kind, fit = ("table*", "\\resizebox{\\textwidth}{!}{%\n") if wide else ("table", "")
     lines = [
-        r"\begin{table}\centering\small",
+        rf"\begin{{{kind}}}\centering\small",
         rf"\caption{{{_escaped(' '.join(filter(None, said)))}}}",
-        rf"\begin{{tabular}}{{l{'r' * len(places)}}}",
+        rf"{fit}\begin{{tabular}}{{l{'r' * len(places)}}}",
         r"\toprule",
         *_heads(results, places),
         " & ".join(["Method", *(MEASURES[measure] for _, measure in places)]) + r" \\",
@@ -55,7 +60,8 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
             lines.append(
                 " & ".join(["", *(rf"{{\scriptsize {text}}}" if text else "" for text in small)]) + r" \\"
             )
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+    ends = [r"\end{tabular}" + ("}" if wide else ""), rf"\end{{{kind}}}", ""]
+    return "\n".join([*lines, r"\bottomrule", *ends])
 
 
 def _heads(results: Results, places: Sequence[tuple[str, str]]) -> list[str]:
@@ -67,12 +73,15 @@ def _heads(results: Results, places: Sequence[tuple[str, str]]) -> list[str]:
             " & ".join(["", *(rf"\multicolumn{{{wide}}}{{c}}{{{title}}}" for title, wide in groups)]) + r" \\"
         )
 
-    data = [results.settings[column]["data"] for column, _ in places]
+    settings = [results.settings[column] for column, _ in places]
+    data, epochs = [of["data"] for of in settings], [of["training"]["epochs"] for of in settings]
     sets = [DATA.get(of["dataset"], _escaped(of["dataset"])) for of in data]
     parts = [PARTITIONS.get(of["partition"], _escaped(of["partition"])) for of in data]
     parts = [
-        f"{part}{', m=' + str(of['clients']) if of['clients'] != 10 else ''}"
-        for part, of in zip(parts, data, strict=True)
+        part
+        + (f", m={of['clients']}" if of["clients"] != 10 else "")
+        + (f", E={passes}" if passes != 1 else "")
+        for part, of, passes in zip(parts, data, epochs, strict=True)
     ]
     return [line(sets), line(parts)]
 
@@ -88,7 +97,7 @@ def _latex(
     ours, paper, apart = texts(cell)
     apart = "" if cell.difference is None else f"${apart.replace('−', '-')}$"
     ours = ours.replace(" ±", r"$\pm$").replace("−", "$-$").replace(" †", r"$^\dagger$")
-    paper = "" if cell.paper is None else paper
+    paper = "" if cell.paper is None else paper + ("$^r$" if cell.reverted else "")
     if beside is not None:
         ours += f"({number(beside.mean, 'r_acc_std')})"
         paper += f"({number(beside.paper, 'r_acc_std')})" if paper and beside.paper is not None else ""
@@ -104,6 +113,7 @@ WRITTEN = str.maketrans(
         "±": r"$\pm$",
         "¹": "$^1$",
         "²": "$^2$",
+        "ʳ": "$^r$",
         "†": r"$^\dagger$",
     }
 )

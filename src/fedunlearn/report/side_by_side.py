@@ -44,6 +44,8 @@ class Cell:
     """Seeds that failed: each counts as it ended."""
     stops: tuple[float, ...] = ()
     """Rounds after which seeds stopped unlearning early."""
+    reverted: bool = False
+    """The paper marks its number: ASR rose again in post-training."""
 
     @property
     def mean(self) -> float:
@@ -73,7 +75,10 @@ def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], 
                     failed = sum(run.failed for run, _ in ours) if stage else 0
                     values = tuple(value for _, value in ours)
                     stops = tuple(sorted(run.turn for run, _ in ours if run.stopped)) if stage else ()
-                    cells.append(Cell(column, row, stage, measure, values, theirs, of[0].rate, failed, stops))
+                    risen = measure == "asr" and paper is not None and paper.reverted
+                    cells.append(
+                        Cell(column, row, stage, measure, values, theirs, of[0].rate, failed, stops, risen)
+                    )
     return cells
 
 
@@ -150,13 +155,26 @@ def meaning(cells: Sequence[Cell]) -> str:
     """What a table's numbers are."""
     said = (
         averaged(cells),
-        "Δ is ours less the paper's. ¹ is the end of unlearning, ² the end of post-training; std is the "
-        "deviation over clients (of a population); η is the learning rate of the first round, chosen by "
-        "trials where the method has one to choose.",
+        "Δ is ours less the paper's." if any(cell.difference is not None for cell in cells) else "",
+        staged(cells),
+        "std is the deviation over clients (of a population)." if spread(cells) else "",
+        "η is the learning rate of the first round, chosen by trials where the method has one to choose.",
         failures(cells),
         stops(cells),
     )
     return " ".join(filter(None, said))
+
+
+def spread(cells: Sequence[Cell]) -> bool:
+    """Whether a table has the deviation over clients."""
+    return any(cell.measure == "r_acc_std" for cell in cells)
+
+
+def staged(cells: Sequence[Cell]) -> str:
+    """What ¹ and ² mark, where they do."""
+    return (
+        "¹ is the end of unlearning, ² the end of post-training." if any(c.stage == 1 for c in cells) else ""
+    )
 
 
 def averaged(cells: Sequence[Cell]) -> str:
