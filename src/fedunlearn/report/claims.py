@@ -21,8 +21,8 @@ class Claim:
     where: str
     columns: Sequence[str]
     check: Check
-    in_words: bool
-    """The paper says it; else its tables show it, or the yardstick is ours."""
+    kind: str
+    """What it is counted among."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class Judgement:
     def unanimous(self) -> bool:
         return all(one is self.verdict for one in self.alone)
 
+    @property
+    def kind(self) -> str:
+        return ELSEWHERE if self.column in LACKING else self.claim.kind
+
 
 OSD = "fedosd"
 ASCENT = ("ewcsga", "fupga")
@@ -54,8 +58,9 @@ FMNIST, CIFAR10, MNIST, CIFAR100 = (
     for data in ("fmnist", "cifar10", "mnist", "cifar100")
 )
 MAIN = FMNIST + CIFAR10 + MNIST + CIFAR100
-# Of these the paper shows CIFAR-10 alone.
-CLIENTS = tuple(f"{data}-pat-50-m{clients}" for data in ("cifar10", "fmnist") for clients in (20, 50))
+ELSEWHERE = "the same in columns that the paper lacks"
+LACKING = ("fmnist-pat-50-m20", "fmnist-pat-50-m50")
+CLIENTS = ("cifar10-pat-50-m20", "cifar10-pat-50-m50", *LACKING)
 EPOCHS = tuple(f"{column}-e5" for column in FMNIST)
 ALL = MAIN + CLIENTS + EPOCHS
 SKEWED = tuple(column for column in ALL if "iid" not in column)
@@ -109,16 +114,6 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
         "fedosd-leads": (
             "After unlearning no other method's R-Acc is more than .01 above FedOSD's.",
             every(at_most(acc(1, row), acc(1, OSD), plus=0.01) for row in OTHERS),
-        ),
-        "fedosd-leads-forgetting": (
-            "After unlearning FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
-            "than .01 above its.",
-            _best(1, OTHERS),
-        ),
-        "fedosd-leads-at-end": (
-            "After all rounds FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
-            "than .01 above its.",
-            _best(2, (*RETRAINING, *OTHERS)),
         ),
         "fedosd-keeps": (
             "FedOSD's ASR rises by at most .06 in post-training.",
@@ -198,10 +193,6 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
             above(acc(0, "sfu"), acc(1, "sfu"), plus=0.1),
         ),
         "sfu-reverts": ("ASR of SFU rises by more than .06 in post-training.", _reverts("sfu")),
-        "sfu-slow": (
-            "SFU's server takes more than twice the seconds of FedOSD's.",
-            above(server("sfu"), server(OSD), times=2.0),
-        ),
     },
     ("Evaluation; Table 3", COUNTED): {
         "fedosd-agrees": ("FedOSD's step meets no conflict: NC of at most .005.", at_most(nc(OSD), 0.005)),
@@ -238,6 +229,15 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
             at_most(course("r_acc", 0.0, "fedosd-m6"), acc(0, "fedosd-m6"), times=0.5),
         ),
     },
+}
+
+TIMED: Mapping[tuple[str, Sequence[str]], Said] = {
+    ("Evaluation; Table 2", FMNIST): {
+        "sfu-slow": (
+            "SFU's server takes more than twice the seconds of FedOSD's.",
+            above(server("sfu"), server(OSD), times=2.0),
+        ),
+    },
     ("Appendix B; Table 12", ABLATED): {
         "server-quick": (
             "FedOSD's server takes at most a twentieth of all seconds.",
@@ -255,6 +255,18 @@ SAID: Mapping[tuple[str, Sequence[str]], Said] = {
 }
 
 SHOWN: Mapping[tuple[str, Sequence[str]], Said] = {
+    ("Tables 1, 4, 8 to 10; the yardstick is ours", ALL): {
+        "fedosd-leads-forgetting": (
+            "After unlearning FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
+            "than .01 above its.",
+            _best(1, OTHERS),
+        ),
+        "fedosd-leads-at-end": (
+            "After all rounds FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
+            "than .01 above its.",
+            _best(2, (*RETRAINING, *OTHERS)),
+        ),
+    },
     ("Tables 1, 4, 8 to 10", ALL): {
         "backdoor": ("Pre-training leaves the backdoor in ω⁰: ASR above .1.", above(asr(0, OSD), 0.1)),
         **_each(
@@ -272,9 +284,15 @@ SHOWN: Mapping[tuple[str, Sequence[str]], Said] = {
     ),
 }
 
+KINDS = {
+    "what the paper says, claim by claim and column by column": SAID,
+    "what it says about seconds, by those of a busy machine": TIMED,
+    "what only its tables show": SHOWN,
+}
+
 claims: Sequence[Claim] = tuple(
-    Claim(name, says, where, columns, check, in_words=tables is SAID)
-    for tables in (SAID, SHOWN)
+    Claim(name, says, where, columns, check, kind)
+    for kind, tables in KINDS.items()
     for (where, columns), said in tables.items()
     for name, (says, check) in said.items()
 )
@@ -306,25 +324,24 @@ def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results
 
 
 def tally(judgements: Sequence[Judgement]) -> str:
-    """How many hold and fail: of what the paper says, and of what it only shows."""
+    """How many hold and fail, each kind counted apart."""
     return " ".join(
-        f"Of {of}, {_count(judged)}."
-        for of, judged in (
-            (
-                "what the paper says, claim by claim and column by column",
-                [j for j in judgements if j.claim.in_words],
-            ),
-            ("what only its tables show", [j for j in judgements if not j.claim.in_words]),
-        )
+        f"Of {kind}, {_count([one for one in judgements if one.kind == kind])}."
+        for kind in (*KINDS, ELSEWHERE)
     )
 
 
 def _count(judgements: Sequence[Judgement]) -> str:
     count = Counter(one.verdict for one in judgements)
     divided = sum(not one.unanimous for one in judgements)
+    apart = (
+        f" (in {divided} of these the seeds disagree)"
+        if any(len(one.alone) > 1 for one in judgements)
+        else ""
+    )
     return (
-        f"{count[Verdict.HOLDS]} hold and {count[Verdict.FAILS]} fail (in {divided} of these the seeds "
-        f"disagree); {count[Verdict.MISSING]} were not run"
+        f"{count[Verdict.HOLDS]} hold and {count[Verdict.FAILS]} fail{apart}; "
+        f"{count[Verdict.MISSING]} were not run"
     )
 
 
