@@ -26,6 +26,15 @@ def test_all_wait_for_a_border_that_none_has_reached():
     }
 
 
+def test_several_rounds_for_one_are_drawn_together():
+    assert aligned([{0.0: 0.9, 2.0: 0.5, 4.0: 0.0, 5.0: 0.1}], [4.0], 2.0) == {
+        0.0: [0.9],
+        1.0: [0.5],
+        2.0: [0.0],
+        3.0: [0.1],
+    }
+
+
 def test_a_run_that_is_still_unlearning_ends_the_course():
     assert list(aligned([{0.0: 1.0, 1.0: 0.5}, {0.0: 1.0, 1.0: 0.6, 3.0: 0.0, 4.0: 0.1}], [1.0, 3.0])) == [
         0.0,

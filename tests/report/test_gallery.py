@@ -20,7 +20,7 @@ from fedunlearn.report.gallery import canvas
 from fedunlearn.report.gallery.labels import apart
 from fedunlearn.report.gallery.selection import seeds, select
 from fedunlearn.report.results import Result, Results
-from fedunlearn.types import Examples, FedUnlearnError
+from fedunlearn.types import Examples, FedUnlearnError, Status
 
 pytest.importorskip("matplotlib")
 
@@ -41,7 +41,7 @@ def result(row, seed=1, column="mnist-pat-20", **changes):
         row=row,
         seed=seed,
         rate=0.01,
-        status="done",
+        status=Status.DONE,
         model_sha256="abc",
         before=scores(0.9, 0.85, 0.0),
         unlearned={} if row == "retrain" else scores(0.04, utility - 0.2, 2.0),
@@ -203,6 +203,12 @@ def test_who_unlearns_in_one_round_post_trains_from_there(tmp_path, drawn):
     course = {"rounds": [0.0, 1.0, 10.0], "asr": [0.9, 0.5, 0.1], "r_acc": [0.8] * 3, "distance": [0.0, 1, 2]}
     gallery.curves(of([result("mode", turn=1.0, course=course)]), "mnist-pat-20", ["mode"], tmp_path / "a")
     assert lines(drawn[0].axes[0])["mode"].get_xdata().tolist() == [0, 1, 10]
+    assert any("MoDe post-trains from round 2 on." in words for words in text(drawn[0]))
+
+
+def test_who_trains_anew_does_not_begin_with_what_is_to_be_forgotten(tmp_path, drawn):
+    gallery.curves(of([result("retrain", turn=0.0)]), "mnist-pat-20", ["retrain"], tmp_path / "a")
+    assert lines(drawn[0].axes[0])["retrain"].get_xdata().tolist() == [5, 10]
 
 
 def test_names_at_the_ends_of_curves_do_not_touch(tmp_path, drawn):
@@ -315,7 +321,9 @@ def test_costs_are_means_of_what_was_counted(results, tmp_path, drawn):
 
 
 def test_rows_without_runs_are_left_out_and_said(tmp_path, drawn):
-    found = of([result("mode"), result("fedosd", status="diverged"), result("mode", 2, status="diverged")])
+    found = of(
+        [result("mode"), result("fedosd", status=Status.DIVERGED), result("mode", 2, status=Status.DIVERGED)]
+    )
     rows = ["mode", "fedosd", "sfu"]
     gallery.costs(found, "mnist-pat-20", rows, tmp_path / "a")
     assert len(drawn[0].axes[0].patches) == 1

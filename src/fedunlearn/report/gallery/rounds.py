@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,8 @@ FAR = 12
 def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
     """ASR, R-Acc and distance over both stages; a marker on each line where its unlearning ends.
 
-    Where unlearning stopped before its rounds were up, post-training still begins where it was to begin.
+    Post-training begins where it was planned to, also after unlearning that stopped before, or took several
+    rounds for one. Methods without unlearning begin with a new model, not with ω⁰.
     """
     shown = select(results, column, rows)
     planned = results.settings.get(column, {}).get("unlearning")
@@ -52,7 +53,12 @@ def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> li
         grid[-1, 0].set_xlabel("round")
         if planned:
             _stages(grid.flat, planned)
-        note(figure, spread([shown], "bands"), shown.missing)
+        early = [
+            f"{shown.styles[row].name} post-trains from round {max(run.turn for run in runs) + 1:.0f} on"
+            for row, runs in shown.runs.items()
+            if planned and _short(runs, planned)
+        ]
+        note(figure, spread([shown], "bands"), *early, shown.missing)
         ends(figure, panels)
         return vectors(figure, path)
 
@@ -84,7 +90,7 @@ def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> lis
             low, high = ([end(values) for values in course.values()] for end in (min, max))
             axes.fill_between(rounds, low, high, color=of.colour, alpha=0.15, linewidth=0)
         axes.plot(rounds, middle, color=of.colour, linestyle=of.dash, linewidth=1.3, label=row)
-        turn = max(run.turn for run in shown.runs[row])
+        turn = min(max(run.turn for run in shown.runs[row]), planned or inf)
         for at, fill in ((turn, "white"), (rounds[-1], of.colour)):
             if at and at in course and (fill != "white" or at != rounds[-1]):
                 look: dict[str, Any] = {"marker": of.marker, "markersize": 4.5, "markerfacecolor": fill}
@@ -100,12 +106,17 @@ def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[flo
         {
             at: value
             for at, value in zip(run.course["rounds"], run.course.get(key, ()), strict=False)
-            if at is not None and value is not None
+            if at is not None and value is not None and (at or run.turn)
         }
         for run in runs
     ]
-    stopped = any(run.stopped for run in runs)
-    return aligned(each, [run.turn for run in runs], planned if planned and stopped else 0.0)
+    border = planned if planned and not _short(runs, planned) else 0.0
+    return aligned(each, [run.turn for run in runs], border)
+
+
+def _short(runs: Sequence[Result], planned: float) -> bool:
+    """Whether a method's unlearning is shorter than planned by itself, not because it forgot enough."""
+    return 0 < max(run.turn for run in runs) < planned and not any(run.stopped for run in runs)
 
 
 def tradeoff(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
@@ -119,6 +130,7 @@ def tradeoff(results: Results, columns: Sequence[str], rows: Sequence[str], path
             across,
             figsize=(COLUMN if across == 1 else PAGE, 0.9 + 2.2 * down),
             layout="constrained",
+            sharey=True,
             squeeze=False,
         )
         entries: dict[str, Artist] = {}
@@ -177,7 +189,7 @@ def _root_scale(axes: Axes) -> None:
     """Percentages on a square-root scale, which spreads the small ones."""
     axes.set_xscale("function", functions=(_root, _square))
     axes.set_xlim(-0.001, 1)
-    marks = (0, 0.01, 0.05, 0.15, 0.3, 0.6, 1)
+    marks = (0, 0.03, 0.15, 0.3, 0.6, 1)
     axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
 
 
