@@ -12,7 +12,7 @@ import re
 import sys
 import tomllib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from json import dumps
 from pathlib import Path
@@ -116,9 +116,8 @@ def results(scale: str, *names: str) -> str:
         if not cells:
             parts.append(f"### {titles()[name]}\n\nNot run yet.")
             continue
-        seeds = max(len(cell.ours) for cell in cells)
-        command = f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}"
-        parts += [f"### {titles()[name]}\n\n`{command}`", as_markdown(cells, found)]
+        commands = "\n".join(_commands(name, scale, wanted, found))
+        parts += [f"### {titles()[name]}\n\n```\n{commands}\n```", as_markdown(cells, found)]
         absent = [
             f"{column} ({', '.join(rows)})"
             for column in wanted.requests
@@ -126,6 +125,19 @@ def results(scale: str, *names: str) -> str:
         ]
         parts += [f"Not run yet: {'; '.join(absent)}."] if absent else []
     return "\n\n".join(parts)
+
+
+def _commands(name: str, scale: str, wanted: Any, found: Any) -> Iterator[str]:
+    """What ran the stored runs of a table: one command for columns with the same rows."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for column in wanted.requests:
+        if rows := tuple(row for row in wanted.listed if found.of(column, row)):
+            alike.setdefault(rows, []).append(column)
+    for rows, columns in alike.items():
+        seeds = max(len(found.of(column, row)) for column in columns for row in rows)
+        only = [*([] if columns == [*wanted.requests] else columns), *([] if rows == wanted.listed else rows)]
+        asked = "".join(f" --only {one}" for one in only)
+        yield f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}{asked}"
 
 
 @maker("counts")
@@ -152,12 +164,20 @@ def counts() -> str:
     return "\n".join(lines) or "No results are stored yet."
 
 
+SEEN = {
+    "tradeoff": "ASR against R-Acc of each method, after unlearning and after post-training,",
+    "curves": "ASR, R-Acc and distance to ω⁰ of each method over the rounds",
+    "clients": "Accuracy of each retained client under each method",
+}
+"""What the figures of pages show, for those who cannot see them."""
+
+
 @maker("figure")
 def figure(scale: str, name: str, kind: str, *columns: str) -> str:
     """A figure of the stored results of a scale, of the columns and rows of a table of the paper."""
     from fedunlearn.report.gallery import draw
     from fedunlearn.report.results import load
-    from fedunlearn.reproduction import plan, titles
+    from fedunlearn.reproduction import plan
 
     path = ROOT / f"docs/results/{scale}.json"
     found = load(path) if path.exists() else None
@@ -168,7 +188,7 @@ def figure(scale: str, name: str, kind: str, *columns: str) -> str:
     with TemporaryDirectory() as folder:
         drawn = draw(kind, found, there, wanted.listed, Path(folder) / kind)
         svgs = [file.read_bytes() for file in drawn if file.suffix == ".svg"]
-    about = f"{titles()[name]} {kind}, scale {scale}, {', '.join(there)}".replace('"', "")
+    about = f"{SEEN[kind]} in {', '.join(there)}, at {scale} scale."
     images = [f'<img alt="{about}" src="data:image/svg+xml;base64,{b64encode(s).decode()}">' for s in svgs]
     return f'<div class="figure chart">{"".join(images)}</div>'
 

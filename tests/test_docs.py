@@ -26,6 +26,7 @@ from fedunlearn.report.checks import Verdict
 from fedunlearn.report.claims import judge
 from fedunlearn.report.results import Result, Results, load, save
 from fedunlearn.reproduction import plan
+from fedunlearn.types import Status
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -251,7 +252,7 @@ def test_every_marker_of_the_pages_is_registered(hooks: Any):
 def test_result_files_are_listed(hooks: Any, tmp_path: Path):
     assert hooks.result_files(str(tmp_path)) == "No results are stored yet."
     runs = [
-        Result(column, "fedosd", seed, 0.01, "done", "0", {}, {}, {}, {}, {})
+        Result(column, "fedosd", seed, 0.01, Status.DONE, "0", {}, {}, {}, {}, {})
         for column, seed in (("fmnist-iid", 2), ("fmnist-iid", 1), ("mnist-iid", 1))
     ]
     save(Results("laptop", {}, [], {}, runs), tmp_path / "laptop.json")
@@ -309,7 +310,7 @@ def stored(hooks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resul
         row="fedosd",
         seed=1,
         rate=0.025,
-        status="done",
+        status=Status.DONE,
         model_sha256="0" * 64,
         before={**scores, "distance": 0.0},
         unlearned={**scores, "asr": 0.123, "distance": 1.0},
@@ -344,7 +345,10 @@ def stored(hooks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resul
 def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     page = hooks.made("<!-- results: laptop fmnist mnist -->")
     assert page.startswith("### Table 6: Fashion-MNIST")
-    assert "`fedunlearn reproduce fmnist --scale laptop --seeds 1`" in page
+    assert (
+        "```\nfedunlearn reproduce fmnist --scale laptop --seeds 1 --only fmnist-pat-50 --only fedosd\n```"
+        in page
+    )
     assert "| fedosd¹ | .123 | .000 | +.123 |" in page
     assert (
         "Not run yet: fmnist-pat-20 (retrain, federaser, fedrecovery, mode, ewcsga, fupga, fedosd); " in page
@@ -358,7 +362,7 @@ def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
     )
     assert re.search(r"\d+ numbers; the paper prints \d+ .* hold and \d+ fail", counted)
     figure = hooks.made("<!-- figure: laptop fmnist tradeoff -->")
-    assert figure.startswith('<div class="figure chart"><img alt="Table 6')
+    assert figure.startswith('<div class="figure chart"><img alt="ASR against R-Acc of each method')
     assert hooks.made("<!-- figure: laptop mnist tradeoff -->") == ""
 
 
