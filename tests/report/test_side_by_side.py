@@ -414,6 +414,12 @@ def test_a_damaged_run_is_named(gathered, file, content, sentence):
         gather(gathered, "laptop")
 
 
+def test_a_run_that_does_not_say_what_made_it_is_named(gathered):
+    (gathered / "mine/seed-4/fedosd/environment.json").unlink()
+    with pytest.raises(FedUnlearnError, match=r"holds no environment\.json"):
+        gather(gathered, "laptop")
+
+
 def test_a_trial_that_measured_nothing_is_named(gathered):
     (gathered / "mine/trials/fedosd/0.1/metrics.jsonl").write_text("")
     with pytest.raises(FedUnlearnError, match=r"0\.1 has ended and holds no evaluated round"):

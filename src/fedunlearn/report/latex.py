@@ -7,7 +7,18 @@ from itertools import groupby
 
 from .names import DATA, NAMES, PARTITIONS
 from .results import Results
-from .side_by_side import MEASURES, START, Cell, averaged, failures, number, spread, staged, stops, texts
+from .side_by_side import (
+    MEASURES,
+    START,
+    Cell,
+    averaged,
+    failures,
+    has_deviation,
+    number,
+    staged,
+    stops,
+    texts,
+)
 
 
 def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
@@ -30,7 +41,7 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
         "Below ours, the paper's"
         + (" and the difference." if any(cell.difference is not None for cell in cells) else "."),
         staged(cells),
-        "In brackets is the deviation over clients." if spread(cells) else "",
+        "In brackets is the deviation over clients." if has_deviation(cells) else "",
         "ʳ is the paper's mark of reverting." if any(cell.reverted for cell in cells) else "",
         failures(cells),
         stops(cells),

@@ -99,7 +99,7 @@ def gather(folder: Path, scale: str) -> Results:
         run = place.parent
         if not run.parent.name.removeprefix("seed-").isdecimal():
             continue  # somebody's copy
-        found = read_run(run)
+        found, made_with = read_run(run), read_json(run / "environment.json")
         runs.append(summarise(found))
         with _stated(run):
             setting = set_up(found.config)
@@ -108,8 +108,8 @@ def gather(folder: Path, scale: str) -> Results:
                 f"{run} was run with other settings than the runs beside it, so they do not compare: "
                 "remove what is old, or choose another folder with --out"
             )
-        if found.environment not in environments:
-            environments.append(found.environment)
+        if made_with not in environments:
+            environments.append(made_with)
     trials: dict[str, dict[str, dict[str, float | None]]] = {}
     for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
         column, _, row, rate = place.parent.relative_to(folder).parts

@@ -157,7 +157,7 @@ def meaning(cells: Sequence[Cell]) -> str:
         averaged(cells),
         "Δ is ours less the paper's." if any(cell.difference is not None for cell in cells) else "",
         staged(cells),
-        "std is the deviation over clients (of a population)." if spread(cells) else "",
+        "std is the deviation over clients (of a population)." if has_deviation(cells) else "",
         "η is the learning rate of the first round, chosen by trials where the method has one to choose.",
         failures(cells),
         stops(cells),
@@ -165,7 +165,7 @@ def meaning(cells: Sequence[Cell]) -> str:
     return " ".join(filter(None, said))
 
 
-def spread(cells: Sequence[Cell]) -> bool:
+def has_deviation(cells: Sequence[Cell]) -> bool:
     """Whether a table has the deviation over clients."""
     return any(cell.measure == "r_acc_std" for cell in cells)
 
