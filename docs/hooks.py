@@ -94,7 +94,7 @@ def machines(folder: str = "docs/results") -> str:
         f"{one['cores']} cores ({one['cpu_capability']}), {one['system']}, torch {one['torch']}, "
         f"Python {one['python']}, fedunlearn {one['fedunlearn']}"
         for path in (ROOT / folder).glob("*.json")
-        for one in load(path).environments
+        for one in load(path).environments.values()
     }
     return "\n".join(f"- {one}" for one in sorted(made_with)) or "No results are stored yet."
 

@@ -265,7 +265,7 @@ def orthogonal() -> None:
     d.text(
         step[0] + 12,
         step[1] + 2,
-        "−g_u".replace("_u", "ᵤ"),
+        "−gᵤ",
         "forget",
         20,
         font_style="italic",

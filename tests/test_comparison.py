@@ -11,7 +11,8 @@ import pytest
 from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, carry_out, missing, read_comparison
 from fedunlearn.record import read_json, read_metrics
-from fedunlearn.report.comparison import compared, course, markdown
+from fedunlearn.report.comparison import compared, course
+from fedunlearn.report.tables import markdown
 
 BASE = """
 model = "lenet5"
@@ -113,7 +114,9 @@ def test_scales_and_extended_files(write):
         (BASE.replace("seeds = 2", "seeds = 0") + ROWS, "seeds = 0"),
         (BASE.replace("seeds = 2", 'seeds = "x"') + ROWS, "seeds = 'x'"),
         (BASE.replace("seeds = 2", "show = 3") + ROWS, "show = 3"),
-        (BASE + ROWS + "[grid]\nrates = []", "grid = []: list should have at least 1 item"),
+        (BASE + ROWS + "[grid]\nrates = []", "grid.rates = []: list should have at least 1 item"),
+        (BASE + ROWS + "[grid]\nrates = [0.1]\nshar = 0.2", "unknown key 'grid.shar'; did you mean 'share'"),
+        (BASE + ROWS + "[grid]\nshare = 0.2", "grid.rates is missing"),
         ('extends = "mine.toml"', "extends itself"),
         ('extends = "nowhere.toml"', "nowhere.toml"),
         (BASE + ROWS + "[columns.a]\nseed = 5", "columns.a: seed is that of the whole comparison"),

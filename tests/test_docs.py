@@ -255,7 +255,7 @@ def test_result_files_are_listed(hooks: Any, tmp_path: Path):
         Result(column, "fedosd", seed, 0.01, Status.DONE, "0", {}, {}, {}, {}, {})
         for column, seed in (("fmnist-iid", 2), ("fmnist-iid", 1), ("mnist-iid", 1))
     ]
-    save(Results("laptop", {}, [], {}, runs), tmp_path / "laptop.json")
+    save(Results("laptop", {}, {}, {}, runs), tmp_path / "laptop.json")
     listed = hooks.result_files(str(tmp_path)).splitlines()
     assert listed[2:] == [
         "| laptop.json | laptop | fmnist-iid | `fedosd` | 1, 2 | 2 |",
@@ -334,7 +334,7 @@ def stored(hooks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resul
         "python": "3.11",
         "fedunlearn": "0.1.0",
     }
-    results = Results("laptop", {"fmnist-pat-50": setting}, [made_with], {}, [run])
+    results = Results("laptop", {"fmnist-pat-50": setting}, {"made": made_with}, {}, [run])
     monkeypatch.setattr(hooks, "ROOT", tmp_path)
     (tmp_path / "docs/results").mkdir(parents=True)
     save(results, tmp_path / "docs/results/laptop.json")

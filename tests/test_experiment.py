@@ -68,7 +68,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ({"options": {"anchor": "no"}}, "option anchor = 'no'"),
         ({"method": "fedosd-m4", "options": {"spread": float("inf")}}, "option spread = inf"),
         ({"method": "retrain", "options": {"rounds": "many"}}, "option rounds = 'many'"),
-        ({"method": "retrain", "options": {"rounds": -5}}, "-5 rounds trains nothing"),
+        ({"method": "retrain", "options": {"rounds": -5}}, "rounds = -5: it must be 1 or more"),
         ({"data": {"partition": "dirichlet", "options": {"alpha": "x"}}}, "option alpha = 'x'"),
         ({"data": {"partition": "iid", "options": {"alpha": 1}}}, "partition 'iid' has no option 'alpha'"),
         ({"pretraining": {"history": ["norm"]}}, "unknown history 'norm'; did you mean 'norms'"),

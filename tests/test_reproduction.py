@@ -154,7 +154,7 @@ def test_a_figure_that_cannot_be_drawn_says_why(files):
     wanted = reproduction.plan("table1", scale="laptop", only=[], seeds=1)
     scores = {"r_acc": 0.5, "distance": 1.0}  # without those of each client
     old = Result("a", "fedosd", 1, 0.1, Status.DONE, "", scores, scores, scores, {}, {})
-    paths, problems = reproduction.draw(Path("x"), "table1", wanted, Results("laptop", {}, [], {}, [old]))
+    paths, problems = reproduction.draw(Path("x"), "table1", wanted, Results("laptop", {}, {}, {}, [old]))
     assert paths == []
     assert [problem.partition(":")[0] for problem in problems] == ["clients"]
 
@@ -173,7 +173,7 @@ def test_a_folder_of_another_scale_is_refused(files):
     reproduce("table1", "--out", "mixed")
     (files / "protocol.toml").write_text(PROTOCOL + "[scale.paper]\n")
     (files / "table1.toml").write_text(TABLE.replace('["a"]', '["b"]'))
-    with pytest.raises(FedUnlearnError, match=r"mixed/a was not run at scale 'paper' .*--out"):
+    with pytest.raises(FedUnlearnError, match=r"mixed/a/seed-1/.* was not run as scale 'paper' .*--out"):
         reproduce("table1", "--scale", "paper", "--out", "mixed")
 
 
@@ -184,7 +184,7 @@ def test_a_row_that_was_run_by_other_rules_is_refused(files):
         PROTOCOL.replace("[methods.fedosd]", '[methods.fedosd]\noptions.anchor = "never"')
     )
     with pytest.raises(
-        FedUnlearnError, match=r"mixed/a/seed-1/fedosd was not run as today's protocol has it"
+        FedUnlearnError, match=r"mixed/a/seed-1/fedosd was not run as scale 'laptop' of today's protocol"
     ):
         reproduce("table1", "--only", "retrain", "--out", "mixed")
 

@@ -102,6 +102,11 @@ def test_evaluation_happens_as_often_as_asked_and_at_the_end_of_each_stage():
     assert [row["elapsed"] for row in outcome.metrics if "r_acc" in row] == [0, 4, 5, 8, 10]
 
 
+def test_evaluating_never_is_refused():
+    with pytest.raises(FedUnlearnError, match="evaluate_every = 0: it must be 1 or more"):
+        unlearn(method["fedosd"](Schedule(1, 0.05, 1, 0.05)), request(), Quadratics(), evaluate_every=0)
+
+
 class Backdoored(Quadratics):
     """Evaluates the targets' examples too: the model knows them as well as its loss is low."""
 

@@ -1,6 +1,6 @@
 """Federated unlearning: take a client's influence out of a trained model.
 
-Everything here needs torch alone. Experiments from files are in ``fedunlearn.experiment``,
+Everything here needs torch and safetensors alone. Experiments from files are in ``fedunlearn.experiment``,
 data sets in ``fedunlearn.data``, and the bare mathematics in ``fedunlearn.maths``.
 """
 

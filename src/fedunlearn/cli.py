@@ -168,7 +168,7 @@ def compare(
     """
     from .comparison import read_comparison
     from .record import write
-    from .report.comparison import markdown
+    from .report import markdown
 
     wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
@@ -262,7 +262,7 @@ def _carry_out_all(
 
 def _print_table(lines: list[list[str]]) -> None:
     """Nothing is cut off where it does not fit: then it is Markdown."""
-    from .report.comparison import markdown, shown
+    from .report import markdown, shown
 
     table = shown(lines)
     if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
@@ -455,8 +455,8 @@ def _show(folder: Path) -> None:
     from .types import FedUnlearnError
 
     out.print()
-    out.print(table(folder))
-    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
+    _print_table(table(folder))
+    out.print(f"{verdict(folder)}\n", soft_wrap=True)
     try:
         from .report.figures import curves
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
 from platformdirs import user_cache_path
@@ -338,9 +338,13 @@ def first_problem(error: ValidationError, table: type[BaseModel] | None) -> str:
         place.append(part)
         if part not in table.model_fields:
             return f"unknown key {'.'.join(place)!r}{did_you_mean(part, table.model_fields)}"
-        annotation: Any = table.model_fields[part].annotation
-        table = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-    return f"{'.'.join(place)} = {problem['input']!r}: {_said(problem)}"
+        annotation = table.model_fields[part].annotation
+        kinds = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type)]
+        table = next((one for one in kinds if issubclass(one, BaseModel)), None)
+    where = ".".join(place) or "the whole"
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where} = {problem['input']!r}: {_said(problem)}"
 
 
 def _said(problem: ErrorDetails) -> str:
@@ -597,7 +601,7 @@ def _claim(folder: Path, config: Mapping[str, Any]) -> None:
 
     One in which pre-training has not ended holds nothing yet.
     """
-    if not (folder / "omega0.safetensors").exists():
+    if not finished(folder) and not (folder / "omega0.safetensors").exists():
         write_json(folder / "experiment.json", config)
     elif (begun := read_json(folder / "experiment.json")) != config:
         if check(begun, str(folder)) == check(config, str(folder)):

@@ -22,7 +22,7 @@ The exact value is √(2 / (1 − 1/π)) ≈ 1.71286; this is the sampled one th
 """
 
 
-def build(name: str, classes: int, shape: Shape, seed: int) -> nn.Module:
+def build(name: str, classes: int, shape: Shape, seed: object) -> nn.Module:
     """The named model, freshly initialised; the same seed gives the same parameters.
 
     Torch's global generators are as they were afterwards.

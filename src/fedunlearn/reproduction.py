@@ -51,19 +51,10 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
 def collected(folder: Path, scale: str) -> results.Results:
     """What a folder holds by now; refused where it was run at another scale or by other rules."""
     found = results.gather(folder, scale)
-    protocol = read_comparison(EXPERIMENTS / "protocol.toml", scale=scale)
-    columns = protocol.columns
-    for column, setting in found.settings.items():
-        rows = columns.get(column, {})
-        if rows and results.set_up(next(iter(rows.values())).model_dump(mode="json")) != setting:
-            raise FedUnlearnError(
-                f"{folder / column} was not run at scale {scale!r} of today's protocol: "
-                "remove it, or choose another folder with --out"
-            )
-    if others := unlike(protocol, folder):
+    if others := unlike(read_comparison(EXPERIMENTS / "protocol.toml", scale=scale), folder):
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise FedUnlearnError(
-            f"{others[0]}{more} was not run as today's protocol has it: "
+            f"{others[0]}{more} was not run as scale {scale!r} of today's protocol has it: "
             "remove what is old, or choose another folder with --out"
         )
     return found
@@ -103,8 +94,8 @@ def draw(
     for figure in comparison.figures:
         path = folder / "figures" / f"{name}-{figure}"
         if figure == "triggers":
-            requests = {column: next(iter(rows.values())) for column, rows in comparison.columns.items()}
-            pairs = {request.data.dataset: specimen(request) for request in requests.values()}
+            requests = [next(iter(rows.values())) for rows in comparison.columns.values()]
+            pairs = {request.data.dataset: specimen(request) for request in requests}
             paths += gallery.triggers(pairs, path.with_name(name))
             continue
         groups = [columns] if figure in gallery.OF_ALL else [[column] for column in columns]

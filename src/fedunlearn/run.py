@@ -65,6 +65,8 @@ def unlearn(
     absent = sorted(members - set(federation.clients))
     if absent:
         raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
+    if evaluate_every < 1:
+        raise FedUnlearnError(f"evaluate_every = {evaluate_every}: it must be 1 or more")
     phases = tuple(phases)
     if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in phases):
         raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")

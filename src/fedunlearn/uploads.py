@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, pad, unfold
 
 from .objectives import Minimise, objective
 from .types import Examples, FedUnlearnError, Objective
+from .vectors import trainable
 
 POSITIONS = 50
 """Patches of one picture that a convolution's input is represented by."""
@@ -22,7 +23,7 @@ class Fisher(Minimise):
     """Uploads the mean over batches of (∇ log p(ŷ|x))², ŷ being what the model itself predicts."""
 
     def upload(self, model: nn.Module, batches: Iterable[Examples]) -> Mapping[str, Tensor]:
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parameters = trainable(model)
         squares = []
         for x, _ in batches:
             output = model(x)

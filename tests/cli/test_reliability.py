@@ -82,7 +82,10 @@ def test_a_finished_folder_and_one_of_another_run(refused, fedunlearn, small, tm
     assert "post-trained" in fedunlearn("resume", "run").stdout
     assert (tmp_path / "run/report.md").exists()
     assert (tmp_path / "run/curves.png").exists()
+    (tmp_path / "run/omega0.safetensors").unlink()  # somebody needed the room
+    asked = (tmp_path / "run/experiment.json").read_text()
     assert "another configuration" in refused("run", small, "seed=9", "--out", "run")
+    assert (tmp_path / "run/experiment.json").read_text() == asked
 
 
 def test_two_processes_on_one_folder(refused, small, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from federations import holdings, network
 
 from fedunlearn import FedUnlearnError, Parallel, Sequential, simulate
-from fedunlearn.engines import simulation
+from fedunlearn.engines import simulation, workers
 
 
 def engine(**options: object) -> type:
@@ -38,6 +38,14 @@ def test_one_core_is_explained_in_a_line():
 def test_another_system_is_explained_in_a_line(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.warns(UserWarning, match="one after the other, because worker processes need Linux"):
+        assert engine(workers=2) is Sequential
+
+
+@pytest.mark.filterwarnings("ignore:worker process .* ended with code 7")
+def test_workers_that_die_at_once_are_explained_in_a_line(monkeypatch):
+    monkeypatch.setattr(workers, "_serve", lambda *_: os._exit(7))
+    why = r"because worker processes do not work here \(.*ended with code 7"
+    with pytest.warns(UserWarning, match=why):
         assert engine(workers=2) is Sequential
 
 

@@ -160,7 +160,7 @@ def made(numbers: str, columns: Sequence[str]) -> Results:
         row, *pairs = line.split()
         rows[row] |= {key: float(value) for key, value in (pair.split("=") for pair in pairs)}
     settings = {column: {"unlearning": 40} for column in columns}
-    return Results("made", settings, [], {}, [run(c, row, of) for c in columns for row, of in rows.items()])
+    return Results("made", settings, {}, {}, [run(c, row, of) for c in columns for row, of in rows.items()])
 
 
 def verdicts(numbers: str, claim: Claim) -> set[str]:
@@ -190,7 +190,7 @@ def test_columns_are_those_of_the_protocol():
 
 
 def test_nothing_is_judged_without_runs():
-    found = judge(Results("none", {}, [], {}, []))
+    found = judge(Results("none", {}, {}, {}, []))
     assert {one.verdict for one in found} == {Verdict.MISSING}
     assert all("no " in one.evidence for one in found)
     assert markdown(found).startswith(
@@ -214,7 +214,7 @@ def test_one_method_that_contradicts_is_enough_and_one_that_is_missing_leaves_it
 
 def test_seeds_are_judged_by_their_mean():
     runs = [run("mnist-iid", "fedosd", {"asr1": value}, seed) for seed, value in enumerate((0.0, 0.018))]
-    results = Results("made", {}, [], {}, runs)
+    results = Results("made", {}, {}, {}, runs)
     assert one(results, "fedosd-forgets", "mnist-iid") == ("holds", "fedosd ASR¹ .009")
     text = markdown(judge(results))
     assert "1 hold and 0 fail (in 1 of these the seeds disagree)" in text
@@ -223,16 +223,16 @@ def test_seeds_are_judged_by_their_mean():
 
 def test_rows_are_compared_in_the_seeds_that_both_have():
     runs = [run("mnist-iid", "fedosd", {"acc1": value}, seed) for seed, value in enumerate((0.8, 0.2), 1)]
-    results = Results("made", {}, [], {}, [*runs, run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
+    results = Results("made", {}, {}, {}, [*runs, run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
     assert one(results, "fupga-harms", "mnist-iid") == ("holds", "fedosd R-Acc¹ .800, fupga R-Acc¹ .600")
-    apart = Results("made", {}, [], {}, [runs[1], run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
+    apart = Results("made", {}, {}, {}, [runs[1], run("mnist-iid", "fupga", {"acc1": 0.6}, seed=1)])
     assert one(apart, "fupga-harms", "mnist-iid")[0] == "not run"
     others = [run("mnist-iid", row, {"acc1": 0.1}, seed=1) for row in ("fedrecovery", "ewcsga", "fupga")]
     beaten = [
         run("mnist-iid", "mode", {"acc1": 0.7}, seed=1),
         run("mnist-iid", "ewcsga", {"acc1": 0.9}, seed=2),
     ]
-    results = Results("made", {}, [], {}, [*runs, *others, *beaten])
+    results = Results("made", {}, {}, {}, [*runs, *others, *beaten])
     # Seed 2 alone fails; mode, which it lacks, is compared with fedosd of seed 1 alone.
     verdict, evidence = one(results, "fedosd-leads", "mnist-iid")
     assert verdict == "holds"
@@ -243,7 +243,7 @@ def test_where_some_methods_were_not_run_seeds_that_do_not_contradict_count_too(
     def results(*values: float) -> Results:
         modes = [run("mnist-iid", "mode", {"acc1": value}, seed) for seed, value in enumerate(values)]
         osds = [run("mnist-iid", "fedosd", {"acc1": 0.8}, seed) for seed in range(len(values))]
-        return Results("made", {}, [], {}, [*modes, *osds])
+        return Results("made", {}, {}, {}, [*modes, *osds])
 
     assert one(results(0.9, 0.6, 0.6), "fedosd-leads", "mnist-iid")[0] == "not run"
     refuted = results(0.9, 0.9, 0.75)
@@ -265,7 +265,7 @@ def test_seconds_are_those_of_the_seed_that_was_disturbed_least():
     column = "fmnist-pat-50"
     runs = [run(column, "fedosd", {"seconds": took}, seed) for seed, took in enumerate((50.0, 11.0))]
     runs += [run(column, "retrain", {"seconds": took}, seed) for seed, took in enumerate((10.0, 60.0))]
-    assert one(Results("made", {}, [], {}, runs), "fedosd-quick", column) == (
+    assert one(Results("made", {}, {}, {}, runs), "fedosd-quick", column) == (
         "holds",
         "fedosd seconds 11.0, retrain seconds 10.0",
     )
@@ -284,7 +284,7 @@ def test_seconds_of_a_run_that_had_all_of_its_rounds_come_first():
     column = "fmnist-pat-50"
     runs = [run(column, "fedosd", {"seconds": 20.0}, 1), run(column, "retrain", {"seconds": 19.0}, 1)]
     runs += [replace(run(column, row, {"seconds": 1.0}, 2), stopped=True) for row in ("fedosd", "retrain")]
-    assert one(Results("made", {}, [], {}, runs), "fedosd-quick", column) == (
+    assert one(Results("made", {}, {}, {}, runs), "fedosd-quick", column) == (
         "holds",
         "fedosd seconds 20.0, retrain seconds 19.0",
     )
@@ -294,16 +294,16 @@ def test_a_failed_run_counts_as_it_ended_and_is_named():
     column = "fmnist-pat-50"
     ended = run(column, "fedosd-m5", {"asr1": 0.1, "distance1": 2.0}, 1, Status.DIVERGED)
     whole = run(column, "fedosd-m5", {"asr1": 0.1, "asr2": 0.5}, 2)
-    results = Results("made", {}, [], {}, [ended, whole])
+    results = Results("made", {}, {}, {}, [ended, whole])
     note = "(1 of 2 diverged)"
     assert one(results, "m5-reverts", column) == (
         "holds",
         f"fedosd-m5 ASR² .300 {note}, fedosd-m5 ASR¹ .100 {note}",
     )
-    unreached = Results("made", {}, [], {}, [replace(ended, status=Status.DONE)])
+    unreached = Results("made", {}, {}, {}, [replace(ended, status=Status.DONE)])
     assert one(unreached, "m5-reverts", column) == ("not run", "no fedosd-m5 ASR²")
     early = run(column, "fedosd-m6", {"acc0": 0.8, "acc@0": 0.8, "acc@3": 0.1}, 1, Status.DIVERGED)
-    results = Results("made", {column: {"unlearning": 40}}, [], {}, [early])
+    results = Results("made", {column: {"unlearning": 40}}, {}, {}, [early])
     assert one(results, "m6-explodes", column) == (
         "holds",
         "fedosd-m6 R-Acc after 3 rounds .100 (1 of 1 diverged), fedosd-m6 R-Acc⁰ .800",
@@ -313,7 +313,7 @@ def test_a_failed_run_counts_as_it_ended_and_is_named():
 def test_the_course_of_unlearning_ends_where_it_ended():
     column = "cifar10-pat-50"
     slow = run(column, "fedosd", {"asr@10": 0.9, "asr@20": 0.009, "asr@30": 0.0})
-    results = Results("made", {column: {"unlearning": 30}}, [], {}, [slow])
+    results = Results("made", {column: {"unlearning": 30}}, {}, {}, [slow])
     assert one(results, "fedosd-fast", column) == ("holds", "fedosd ASR after 20 rounds .009")
     early = replace(run(column, "fedosd", {"asr@4": 0.5, "asr@20": 0.0}), turn=4.0)
     results = replace(results, runs=[early])

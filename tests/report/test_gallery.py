@@ -68,7 +68,7 @@ def result(row, seed=1, column="mnist-pat-20", **changes):
 def of(runs):
     data = {"dataset": "mnist", "partition": "pat-20", "clients": 10}
     settings = {run.column: {"data": data, "training": {"epochs": 1}, "unlearning": 5} for run in runs}
-    return Results("laptop", settings, [], {}, runs)
+    return Results("laptop", settings, {}, {}, runs)
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def result(
         recovered={**scores, **recovered} if recovered else {},
         cost={"seconds": 10.0, "seconds_server": 1.0, **cost},
         course={"rounds": [0.0], "asr": [0.9], "r_acc": [0.8], "distance": [0.0]},
+        environment="old",
     )
 
 
@@ -63,7 +64,9 @@ RUNS = [
     result("fedosd", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.02}, conflicts=0.0),
     result("fedosd", 2, unlearned={"asr": 0.0}, recovered={"asr": 0.04}, conflicts=0.5),
 ]
-MADE = Results("laptop", {"fmnist-pat-50": settings()}, [{"torch": "2"}], {"c": {"r": {"0.1": None}}}, RUNS)
+MADE = Results(
+    "laptop", {"fmnist-pat-50": settings()}, {"old": {"torch": "2"}}, {"c": {"r": {"0.1": None}}}, RUNS
+)
 
 
 def table(name="table1", results=MADE, rows=("retrain", "fedosd")):
@@ -96,7 +99,7 @@ def test_rows_come_in_the_order_of_the_paper_and_missing_ones_are_left_out():
 
 def test_a_table_takes_its_own_number_where_the_paper_prints_two():
     ours = [result("fedosd", column="cifar10-pat-50", unlearned={"asr": 0.0}, recovered={"asr": 0.0})]
-    made = Results("paper", {"cifar10-pat-50": settings(dataset="cifar10")}, [], {}, ours)
+    made = Results("paper", {"cifar10-pat-50": settings(dataset="cifar10")}, {}, {}, ours)
 
     def number(name):
         cells = side_by_side(made, ["cifar10-pat-50"], ["fedosd"], name)
@@ -108,7 +111,7 @@ def test_a_table_takes_its_own_number_where_the_paper_prints_two():
 def test_a_row_that_only_another_table_prints_is_looked_up_there():
     ours = [result("fedosd-m6", unlearned={"asr": 0.1})]
     cells = side_by_side(
-        Results("laptop", MADE.settings, [], {}, ours), ["fmnist-pat-50"], ["fedosd-m6"], "ablation"
+        Results("laptop", MADE.settings, {}, {}, ours), ["fmnist-pat-50"], ["fedosd-m6"], "ablation"
     )
     assert (
         next(c.paper for c in cells if c.stage == 1 and c.measure == "asr")
@@ -130,15 +133,15 @@ def test_conflicts_and_seconds_are_costs():
 def test_what_the_paper_does_not_print_is_shown_without_it():
     lines = grid(table(""), "fmnist-pat-50")
     assert lines[0][1::3] == ["ASR", "R-Acc", "worst", "best", "η"]
-    other = Results("laptop", {"fmnist-pat-50": settings(clients=7)}, [], {}, RUNS)
+    other = Results("laptop", {"fmnist-pat-50": settings(clients=7)}, {}, {}, RUNS)
     assert {cell.paper for cell in table(results=other)} == {None}
     assert "the paper prints no accuracy" in counted(table(results=other))
 
 
 def test_a_part_of_a_data_set_is_compared_with_the_whole():
-    whole = Results("laptop", {"fmnist-pat-50": settings(dataset="cifar100", partition="iid")}, [], {}, RUNS)
+    whole = Results("laptop", {"fmnist-pat-50": settings(dataset="cifar100", partition="iid")}, {}, {}, RUNS)
     part = Results(
-        "laptop", {"fmnist-pat-50": settings(dataset="cifar100-test", partition="iid")}, [], {}, RUNS
+        "laptop", {"fmnist-pat-50": settings(dataset="cifar100-test", partition="iid")}, {}, {}, RUNS
     )
     assert [cell.paper for cell in table("cifar100", part)] == [
         cell.paper for cell in table("cifar100", whole)
@@ -155,11 +158,11 @@ def test_who_stopped_early_is_said():
         )
         for seed, turn in ((1, 7.0), (2, 50.0), (3, 5.0))
     ]
-    made = Results("laptop", MADE.settings, [], {}, runs)
-    sentence = "Forgot enough before the rounds were up: fupga in fmnist-pat-50 (2 of 3, after 5 to 7)."
+    made = Results("laptop", MADE.settings, {}, {}, runs)
+    sentence = "Unlearning ended before its rounds were up: fupga in fmnist-pat-50 (2 of 3, after 5 to 7)."
     assert meaning(table(results=made, rows=["fupga"])).endswith(sentence)
     assert sentence in as_latex(table(results=made, rows=["fupga"]), made, "")
-    assert "Forgot enough" not in meaning(table())
+    assert "Unlearning ended" not in meaning(table())
 
 
 def test_a_failed_seed_counts_as_it_ended_and_is_marked():
@@ -167,7 +170,7 @@ def test_a_failed_seed_counts_as_it_ended_and_is_marked():
         result("fupga", 1, unlearned={"asr": 0.0}, recovered={"asr": 0.2}),
         result("fupga", 2, unlearned={"asr": 0.4}, status=Status.DIVERGED),
     ]
-    cells = table(results=Results("laptop", MADE.settings, [], {}, runs), rows=["fupga"])
+    cells = table(results=Results("laptop", MADE.settings, {}, {}, runs), rows=["fupga"])
     ours = {(cell.stage, cell.measure): cell for cell in cells}
     assert ours[1, "asr"].ours == (0.0, 0.4)
     assert ours[2, "asr"].ours == (0.2, 0.4)  # where it came no further
@@ -197,7 +200,7 @@ def test_a_seed_without_the_number_is_not_among_those_that_failed():
         result("fupga", 2, status=Status.DIVERGED),
         result("fupga", 3, unlearned={"asr": 0.4}, status=Status.DIVERGED),
     ]
-    cells = table("conflicts", Results("laptop", MADE.settings, [], {}, runs), ["fupga"])
+    cells = table("conflicts", Results("laptop", MADE.settings, {}, {}, runs), ["fupga"])
     (counted_,) = (cell for cell in cells if cell.measure == "conflicts")
     assert (counted_.ours, counted_.failed) == ((3.0,), 0)
     assert "† Failed, and counts as it ended: fupga in fmnist-pat-50 (2 of 3)." in meaning(cells)
@@ -253,7 +256,7 @@ def test_what_is_wide_takes_the_page():
     columns = [f"fmnist-pat-50-e{number}" for number in range(4)]
     runs = [result("fedosd", column=column, unlearned={"asr": 0.0}) for column in columns]
     longer = settings() | {"training": {"epochs": 5, "batch_size": 50}}
-    many = Results("laptop", dict.fromkeys(columns, longer), [], {}, runs)
+    many = Results("laptop", dict.fromkeys(columns, longer), {}, {}, runs)
     text = as_latex(side_by_side(many, columns, ["fedosd"], "table1"), many, "Wide.")
     assert text.startswith("\\begin{table*}")
     assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}" in text
@@ -274,12 +277,12 @@ def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
     assert "**fmnist-pat-50**, scale laptop: fmnist, pat-50, 10 clients, mlp, 10 % of the examples" in text
     assert "300 rounds of pre-training, 50 + 50 rounds after the request" in text
     assert "over 2 seeds. Δ" in text
-    alone = Results("x", MADE.settings, [], {}, RUNS[:1])
+    alone = Results("x", MADE.settings, {}, {}, RUNS[:1])
     assert meaning(table(results=alone)).startswith("Ours is one seed. Δ")
-    some = Results("x", MADE.settings, [], {}, RUNS[:3])
+    some = Results("x", MADE.settings, {}, {}, RUNS[:3])
     assert "over 2 seeds; over fewer: fedosd in fmnist-pat-50 (1). Δ" in meaning(table(results=some))
     column = result("fedosd", column="fmnist-iid", unlearned={"asr": 0.0})
-    wide = Results("x", {**MADE.settings, "fmnist-iid": settings()}, [], {}, [*RUNS, column])
+    wide = Results("x", {**MADE.settings, "fmnist-iid": settings()}, {}, {}, [*RUNS, column])
     assert "over 2 seeds; over fewer: fmnist-iid (1). Δ" in meaning(table(results=wide))
     assert "5 local epochs" in setup(settings() | {"training": {"epochs": 5, "batch_size": 50}})
 
@@ -323,16 +326,22 @@ def test_a_value_of_another_kind_is_refused(tmp_path, old, new):
 
 
 def test_results_of_two_folders_are_joined():
-    again = replace(RUNS[0], model_sha256="1" * 64)
-    later = result("fedosd", column="mnist-iid")
-    new = Results("laptop", {"mnist-iid": {}, **MADE.settings}, [{"cores": "8"}], {}, [later, again])
+    again = replace(RUNS[0], model_sha256="1" * 64, environment="new")
+    later = replace(result("fedosd", column="mnist-iid"), environment="new")
+    new = Results("laptop", {"mnist-iid": {}, **MADE.settings}, {"new": {"cores": "8"}}, {}, [later, again])
     both = joined(MADE, new)
     assert [run.place for run in both.runs] == sorted({*(run.place for run in RUNS), later.place})
     assert both.of("fmnist-pat-50", "retrain")[0] == again
     assert both.settings.keys() == {"fmnist-pat-50", "mnist-iid"}
-    assert both.environments == [*MADE.environments, {"cores": "8"}]
+    assert both.environments == {**MADE.environments, **new.environments}
     assert both.trials == MADE.trials
     assert joined(both, new) == both
+
+
+def test_what_made_no_run_any_more_is_forgotten():
+    anew = [replace(run, environment="new") for run in RUNS]
+    new = replace(MADE, environments={"new": {"torch": "3"}}, runs=anew)
+    assert joined(MADE, new).environments == new.environments
 
 
 def test_a_column_that_is_set_up_otherwise_is_replaced_whole():
@@ -417,6 +426,12 @@ def test_a_damaged_run_is_named(gathered, file, content, sentence):
 def test_a_run_that_does_not_say_what_made_it_is_named(gathered):
     (gathered / "mine/seed-4/fedosd/environment.json").unlink()
     with pytest.raises(FedUnlearnError, match=r"holds no environment\.json"):
+        gather(gathered, "laptop")
+
+
+def test_a_run_in_the_folder_of_another_seed_is_named(gathered):
+    (gathered / "mine/seed-4").rename(gathered / "mine/seed-5")
+    with pytest.raises(FedUnlearnError, match=r"seed-5/fedosd is a run of seed 4: remove it"):
         gather(gathered, "laptop")
 
 

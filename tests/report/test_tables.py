@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fedunlearn.report import markdown, page, stages, table, verdict
+from fedunlearn.report import markdown, page, shown, stages, table, verdict
 from fedunlearn.types import FedUnlearnError
 
 
@@ -24,7 +24,7 @@ def test_a_line_cut_off_by_a_kill_does_not_count(folder):
 
 def test_the_terminal_table_fits_eighty_columns(folder):
     console = Console(file=io.StringIO(), width=80)
-    console.print(table(folder))
+    console.print(shown(table(folder)))
     header, first, unlearned, last = console.file.getvalue().splitlines()
     for name in ("ASR", "R-Acc", "std", "worst", "best", "Target clean", "Distance", "NC"):
         assert name in header
@@ -34,7 +34,7 @@ def test_the_terminal_table_fits_eighty_columns(folder):
 
 
 def test_markdown_has_the_same_cells(folder):
-    header, rule, *lines = markdown(folder).splitlines()
+    header, rule, *lines = markdown(table(folder)).splitlines()
     assert header.count("|") == rule.count("|") == lines[0].count("|")
     assert lines[2].startswith("| post-trained | 0.020 | 0.850 |")
 
@@ -50,14 +50,19 @@ def test_without_a_backdoor_the_forgotten_data_itself_is_judged(folder):
     path = folder / "metrics.jsonl"
     path.write_text(path.read_text().replace('"asr"', '"forget_acc"'))
     assert verdict(folder).startswith("The model is right on 2.0% of the forgotten data")
-    assert "Forget acc" in markdown(folder)
-    assert "ASR" not in markdown(folder)
+    assert "Forget acc" in markdown(table(folder))
+    assert "ASR" not in markdown(table(folder))
 
 
 def test_the_verdict_of_a_run_that_never_left_its_start(folder):
     path = folder / "metrics.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
     assert "from 80.0% to 80.0%" in verdict(folder)
+
+
+def test_the_page_of_a_run_whose_request_was_lost_says_less(folder):
+    (folder / "experiment.json").write_text("{}")
+    assert "- Asked: unknown;" in page(folder).read_text()
 
 
 def test_the_page_says_what_was_asked_and_how_it_ended(folder):

@@ -55,15 +55,19 @@ def simulate(
             engine = Parallel(model, data, workers=count, precision=precision)
             try:
                 engine.start()
-            except (OSError, RuntimeError) as error:
+            except (FedUnlearnError, OSError, RuntimeError) as error:
                 engine.close()
-                obstacle = f"worker processes do not work here ({str(error).splitlines()[-1]})"
+                obstacle = f"worker processes do not work here ({_last_line(error)})"
             else:
                 return engine
         warnings.warn(f"clients train one after the other, because {obstacle}", stacklevel=2)
     elif device == "cpu" and workers is None:
         warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
     return nullcontext(Sequential(model, data, device=device, precision=precision))
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[-1]
 
 
 def require(device: str, precision: Precision) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..registry import method
 from ..types import FedUnlearnError, Phase, Request, State
 from .fedavg import Averaging
-from .schedule import Schedule
+from .schedule import Schedule, require
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,5 @@ class FreshAveraging(Averaging):
 @method("retrain", paper="-", summary="a new model from the retained clients alone", online="retained")
 def retrain(schedule: Schedule, *, rounds: int | None = None) -> tuple[Phase, ...]:
     """``rounds`` replaces the schedule's total: the paper's 200 leave the reference under-trained."""
-    if rounds is not None and rounds < 1:
-        raise FedUnlearnError(f"retraining for {rounds} rounds trains nothing: give it at least one")
+    require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
     return (FreshAveraging(schedule.rounds if rounds is None else rounds, schedule.pretrain_lr),)

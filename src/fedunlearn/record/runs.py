@@ -204,7 +204,7 @@ class Recorder:
             path.unlink()
         self._unsaved = None
         self._saved_at = time.monotonic()
-        self._pause = self._seconds * max(1.0, 4 * (self._saved_at - began))
+        self._pause = max(self._seconds, 20 * (self._saved_at - began)) if self._seconds else 0.0
 
     def _files(self) -> list[Path]:
         return sorted(self._checkpoints.glob("[0-9]*.safetensors"), key=_number)

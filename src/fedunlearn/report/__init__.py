@@ -1,14 +1,15 @@
 """What people look at: progress, tables and figures; tables and figures are made from run folders alone."""
 
 from .html import write_report
-from .page import page, verdict
+from .page import page
 from .progress import Display
-from .tables import markdown, stages, table
+from .tables import markdown, shown, stages, table, verdict
 
 __all__ = [
     "Display",
     "markdown",
     "page",
+    "shown",
     "stages",
     "table",
     "verdict",

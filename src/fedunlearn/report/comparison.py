@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.table import Table
-
 from ..types import Metrics, Status
 from .folders import read_run
 from .numbers import Numbers, origins
@@ -138,21 +136,3 @@ def course(runs: Mapping[str, Sequence[Path]], rounds: Sequence[int]) -> list[li
 
 def _all_have(rows: Sequence[Mapping[Any, Metrics]], number: int, key: str) -> bool:
     return all(key in at.get(number, {}) for at in rows)
-
-
-def shown(lines: Sequence[Sequence[str]]) -> Table:
-    """Header and rows for a terminal."""
-    header, *body = lines
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for line in body:
-        table.add_row(*line)
-    return table
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Header and rows in Markdown."""
-    header, *body = lines
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *body])

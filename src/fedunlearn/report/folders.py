@@ -12,8 +12,7 @@ from typing import Any
 
 from ..record import AMENDS, public, read_json, read_outcome
 from ..types import FedUnlearnError, Metrics, Status
-from .page import verdict
-from .tables import measured
+from .tables import measured, verdict
 
 TABLES = ("data", "request", "training", "pretraining", "unlearning", "recovery")
 

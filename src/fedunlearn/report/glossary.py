@@ -68,8 +68,7 @@ GLOSSARY = {
     "ended": (
         "Ended",
         "done: all rounds are over. converged: the method stopped by itself. unfinished: the run goes on, or "
-        "was stopped. diverged, no direction, missing reply: it had to stop, and kept the last good model. "
-        "A row speaks for its runs that ended well, if there are any.",
+        "was stopped. diverged, no direction, missing reply: it had to stop, and kept the last good model.",
     ),
     "sha256": (
         "Model hash",

@@ -4,44 +4,43 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..record import read_json, read_outcome, write
-from .tables import markdown, stages
+from ..record import write
+from .folders import read_run, setting
+from .tables import markdown, table, verdict
+
+ASKED = (
+    ("request", "level"),
+    ("method",),
+    ("data", "clients"),
+    ("data", "dataset"),
+    ("data", "partition"),
+    ("model",),
+    ("seed",),
+)
 
 
 def page(folder: Path) -> Path:
     """Writes ``report.md``: what was asked, how it ended, the stages, the curves, and how to do it again."""
-    experiment, environment = read_json(folder / "experiment.json"), read_json(folder / "environment.json")
-    outcome = read_outcome(folder)
-    data = experiment["data"]
-    asked = ", ".join(
-        f"{name} `{value}`"
-        for name, value in {
-            "level": experiment["request"]["level"],
-            "method": experiment["method"],
-            "clients": data["clients"],
-            "dataset": data["dataset"],
-            "partition": data["partition"],
-            "model": experiment["model"],
-            "seed": experiment["seed"],
-        }.items()
-    )
+    run = read_run(folder)
+    given = {keys[-1]: setting(run.config, *keys) for keys in ASKED}
+    asked = ", ".join(f"{key} `{value}`" for key, value in given.items() if value is not None)
     drawn = (folder / "curves.svg").exists()
     curves = (
         "![ASR, R-Acc and distance over the rounds](curves.svg)"
         if drawn
         else "(No figure: matplotlib is missing.)"
     )
-    text = f"""# {experiment["name"]}
+    text = f"""# {run.config.get("name", folder.name)}
 
 {verdict(folder)}
 
-{markdown(folder)}
+{markdown(table(folder))}
 
 {curves}
 
-- Asked: {asked}; every setting is in `experiment.json`.
-- Ended: `{outcome["status"]}`; SHA-256 of the model: `{outcome["model_sha256"]}`.
-- Made with: {", ".join(f"{name} {value}" for name, value in environment.items())}.
+- Asked: {asked or "unknown"}; every setting is in `experiment.json`.
+- Ended: `{run.outcome["status"]}`; SHA-256 of the model: `{run.outcome["model_sha256"]}`.
+- Made with: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
 
 ASR: share of the target's triggered pictures that get the attacker's label. R-Acc: accuracy of the retained
 clients on their own test data; worst and best are single clients. Target clean: accuracy on the target's own
@@ -50,17 +49,3 @@ loss a step raised, to first order; mean over the rounds.
 """
     write(folder / "report.md", text.encode())
     return folder / "report.md"
-
-
-def verdict(folder: Path) -> str:
-    """What happened, in one sentence of plain words."""
-    rows = list(stages(folder).values())
-    first, last = rows[0], rows[-1]
-    utility = (
-        f"retained clients' accuracy went from {float(first['r_acc']):.1%} to {float(last['r_acc']):.1%}"
-    )
-    for key, what in (("asr", "The backdoor works on"), ("forget_acc", "The model is right on")):
-        if key in first:
-            now, before = float(last[key]), float(first[key])
-            return f"{what} {now:.1%} of the forgotten data (before: {before:.1%}); the {utility}."
-    return f"The {utility}."

@@ -111,7 +111,7 @@ def as_results() -> Results:
         )
         for column, row in dict.fromkeys((column, row) for column, row, stage in found if stage)
     ]
-    return Results("paper", {}, [], {}, runs)
+    return Results("paper", {}, {}, {}, runs)
 
 
 def _cost(values: dict[str, float]) -> dict[str, float]:

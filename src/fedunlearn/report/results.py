@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from ..types import FedUnlearnError, Metrics, Status
 from .folders import Run, read_run
 from .tables import measured
 
-FORMAT = "fedunlearn results 1"
+FORMAT = "fedunlearn results 2"
 COSTS = ("local_trainings", "seconds", "seconds_server", "bytes_up", "bytes_down")
 COURSE = ("asr", "r_acc", "distance")
 DIGITS = 5
@@ -42,7 +43,7 @@ class Result:
     status: Status
     model_sha256: str
     before: Scores
-    """ω⁰, or the model that the method begins with."""
+    """ω⁰."""
     unlearned: Scores
     """At the end of unlearning; empty where a method has no such stage."""
     recovered: Scores
@@ -54,7 +55,9 @@ class Result:
     turn: float = 0.0
     """The round of these that ended unlearning; 0 where a method has no such stage."""
     stopped: bool = False
-    """Whether unlearning ended before its rounds were up, because enough was forgotten."""
+    """Whether unlearning ended well before its rounds were up."""
+    environment: str = ""
+    """The key of what made it."""
 
     @property
     def failed(self) -> bool:
@@ -80,7 +83,8 @@ class Results:
     scale: Annotated[str, Field(pattern=r"^[\w-]+$")]
     settings: Mapping[str, Mapping[str, Any]]
     """By column: the experiment without method and rates."""
-    environments: Sequence[Mapping[str, str]]
+    environments: Mapping[str, Mapping[str, str]]
+    """By the start of a hash of their text."""
     trials: Mapping[str, Mapping[str, Mapping[str, float | None]]]
     """Scores by column, row and rate; None where a trial failed."""
     runs: Sequence[Result]
@@ -94,13 +98,18 @@ def gather(folder: Path, scale: str) -> Results:
     """What a folder of runs holds by now: COLUMN/seed-N/ROW and COLUMN/trials/ROW/RATE."""
     runs: list[Result] = []
     settings: dict[str, Mapping[str, Any]] = {}
-    environments: list[Mapping[str, str]] = []
+    environments: dict[str, Mapping[str, str]] = {}
     for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
         run = place.parent
         if not run.parent.name.removeprefix("seed-").isdecimal():
             continue  # somebody's copy
-        found, made_with = read_run(run), read_json(run / "environment.json")
+        found = read_run(run)
         runs.append(summarise(found))
+        if run.parent.name != f"seed-{runs[-1].seed}":
+            raise FedUnlearnError(
+                f"{run} is a run of seed {runs[-1].seed}: remove it, or give its folder that name"
+            )
+        environments[runs[-1].environment] = read_json(run / "environment.json")
         with _stated(run):
             setting = set_up(found.config)
         if settings.setdefault(runs[-1].column, setting) != setting:
@@ -108,8 +117,6 @@ def gather(folder: Path, scale: str) -> Results:
                 f"{run} was run with other settings than the runs beside it, so they do not compare: "
                 "remove what is old, or choose another folder with --out"
             )
-        if made_with not in environments:
-            environments.append(made_with)
     trials: dict[str, dict[str, dict[str, float | None]]] = {}
     for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
         column, _, row, rate = place.parent.relative_to(folder).parts
@@ -119,10 +126,8 @@ def gather(folder: Path, scale: str) -> Results:
 
 def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a configuration all rows of a column share, and may be shown."""
-    setting = {
-        key: public(config)[key]
-        for key in ("model", "data", "request", "backdoor", "training", "pretraining")
-    }
+    shown = public(config)
+    setting = {key: shown[key] for key in ("model", "data", "request", "backdoor", "training", "pretraining")}
     return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
 
 
@@ -145,6 +150,7 @@ def summarise(run: Run) -> Result:
         rate=rates[0] if rates else planned,
         status=Status(run.outcome["status"]),
         model_sha256=run.outcome["model_sha256"],
+        environment=hashlib.sha256(_json(run.environment).encode()).hexdigest()[:8],
         before=_scores(evaluated[:1]),
         unlearned=_scores([row for row in evaluated if row["stage"] == "unlearning"]),
         recovered=_scores([row for row in evaluated if row["stage"] == "post-training"]),
@@ -251,11 +257,12 @@ def joined(stored: Results, new: Results) -> Results:
         column: {**tried.get(column, {}), **new.trials.get(column, {})}
         for column in sorted({*tried, *new.trials})
     }
-    others = [one for one in new.environments if one not in stored.environments]
+    made_with = {**stored.environments, **new.environments}
+    used = {run.environment for run in runs.values()}
     return Results(
         stored.scale,
         {**stored.settings, **new.settings},
-        [*stored.environments, *others],
+        {key: made_with[key] for key in sorted(used & made_with.keys())},
         trials,
         [runs[place] for place in sorted(runs)],
     )

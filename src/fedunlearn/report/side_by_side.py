@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from .comparison import markdown
 from .paper import beside, printed
 from .results import Result, Results
+from .tables import markdown
 
 MEASURES = {
     "asr": "ASR",
@@ -219,7 +219,7 @@ def stops(cells: Sequence[Cell]) -> str:
         f"{where} ({len(cell.stops)} of {len(cell.ours)}, after {_span(cell.stops)})"
         for where, cell in early.items()
     )
-    return f"Forgot enough before the rounds were up: {said}." if said else ""
+    return f"Unlearning ended before its rounds were up: {said}." if said else ""
 
 
 def _span(rounds: Sequence[float]) -> str:

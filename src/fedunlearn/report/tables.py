@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
 from statistics import fmean
@@ -71,26 +72,22 @@ def _conflicts(rows: list[Metrics], stage: str) -> Metrics:
     return {"conflicts": fmean(counts)} if counts else {}
 
 
-def table(folder: Path) -> Table:
-    """The stages for a terminal."""
-    header, *lines = _cells(folder)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column(no_wrap=True)
-    for name in header[1:]:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for line in lines:
-        shown.add_row(*line)
-    return shown
+def verdict(folder: Path) -> str:
+    """What happened, in one sentence of plain words."""
+    rows = list(stages(folder).values())
+    first, last = rows[0], rows[-1]
+    utility = (
+        f"retained clients' accuracy went from {float(first['r_acc']):.1%} to {float(last['r_acc']):.1%}"
+    )
+    for key, what in (("asr", "The backdoor works on"), ("forget_acc", "The model is right on")):
+        if key in first:
+            now, before = float(last[key]), float(first[key])
+            return f"{what} {now:.1%} of the forgotten data (before: {before:.1%}); the {utility}."
+    return f"The {utility}."
 
 
-def markdown(folder: Path) -> str:
-    """The stages as a Markdown table."""
-    header, *lines = _cells(folder)
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *lines])
-
-
-def _cells(folder: Path) -> list[list[str]]:
+def table(folder: Path) -> list[list[str]]:
+    """Header and rows: the stages."""
     rows = stages(folder)
     keys = [key for key in COLUMNS if any(key in row for row in rows.values())]
     body = [[label, *(_number(key, row.get(key)) for key in keys)] for label, row in rows.items()]
@@ -101,3 +98,21 @@ def _number(key: str, value: float | str | None) -> str:
     if value is None:
         return "-"
     return f"{float(value):.{2 if key == 'conflicts' else 3}f}"
+
+
+def shown(lines: Sequence[Sequence[str]]) -> Table:
+    """Header and rows for a terminal."""
+    header, *body = lines
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for line in body:
+        table.add_row(*line)
+    return table
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Header and rows in Markdown."""
+    header, *body = lines
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *body])

@@ -45,7 +45,7 @@ def clients(results: Results, column: str, rows: Sequence[str], path: Path) -> l
             axes.set_title(f"R-Acc in percent, {title}", loc="left", fontsize=8)
         for axes in grid[-1:] if many else grid:
             axes.set_xlabel("retained client")
-        _note(figure, [shown])
+        _note(figure, shown)
         return vectors(figure, path)
 
 
@@ -104,11 +104,10 @@ def _clients(shown: Selection) -> list[str]:
     return [client for client, _ in retained(together)]
 
 
-def _note(figure: Figure, shown: Sequence[Selection]) -> None:
-    seeds = sorted({runs[0].seed for of in shown for runs in of.runs.values()})
-    missing = dict.fromkeys(of.missing for of in shown)
+def _note(figure: Figure, shown: Selection) -> None:
+    seeds = sorted({runs[0].seed for runs in shown.runs.values()})
     note(
         figure,
         f"Seed {' and '.join(map(str, seeds))} only, because the clients of another hold other data",
-        *missing,
+        shown.missing,
     )

@@ -115,7 +115,7 @@ def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[flo
 
 
 def _short(runs: Sequence[Result], planned: float) -> bool:
-    """Whether a method's unlearning is shorter than planned by itself, not because it forgot enough."""
+    """Whether a method's unlearning is planned to be shorter than that of the others, not ended early."""
     return 0 < max(run.turn for run in runs) < planned and not any(run.stopped for run in runs)
 
 

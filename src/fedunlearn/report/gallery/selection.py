@@ -47,11 +47,10 @@ def select(results: Results, column: str, rows: Sequence[str], *, alone: bool = 
 
 
 def origin(selection: Selection) -> Scores:
-    """ω⁰, the mean over seeds: what runs measured before their first round at no distance from it."""
+    """ω⁰, the mean over seeds: what runs measured before their first round."""
     begun: dict[int, Scores] = {}
     for run in (run for runs in selection.runs.values() for run in runs):
-        if run.before.get("distance") == 0.0:
-            begun.setdefault(run.seed, run.before)
+        begun.setdefault(run.seed, run.before)
     return average(list(begun.values()))
 
 
