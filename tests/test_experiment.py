@@ -91,7 +91,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ),
         (
             {"method": "knot"},
-            "knot needs cluster, and this experiment has none: set clusters = 5 in [pretraining]",
+            "knot needs cluster, and this experiment has none: set clusters = 2 in [pretraining]",
         ),
         ({"method": "federaser", "pretraining": {"clusters": 2}}, "federaser needs norms"),
         (

@@ -289,12 +289,15 @@ def _check_needs(experiment: Experiment) -> None:
             "a clustered pre-training records its clusters and no other history: remove one"
         )
     if plan.clusters > experiment.data.clients:
-        raise FedUnlearnError(f"{experiment.data.clients} clients cannot form {plan.clusters} clusters")
+        raise FedUnlearnError(
+            f"{experiment.data.clients} clients cannot form {plan.clusters} clusters: "
+            f"set clusters in [pretraining] to {experiment.data.clients} at most"
+        )
     needed = {kind for phase in experiment.phases() for kind in phase.needs}
     recorded = {"cluster"} if plan.clusters > 1 else set(plan.history)
     for kind in sorted(needed - recorded - ({"public"} if experiment.data.public else set())):
         wanted = {
-            "cluster": "clusters = 5 in [pretraining]",
+            "cluster": f"clusters = {max(2, min(5, experiment.data.clients // 2))} in [pretraining]",
             "public": "public = 1000 in [data], examples that no client will hold",
         }.get(kind, f'history = ["{kind}"] in [pretraining]')
         raise FedUnlearnError(f"{name} needs {kind}, and this experiment has none: set {wanted}")

@@ -42,7 +42,7 @@ def test_markdown_has_the_same_cells(folder):
 def test_the_verdict_is_one_plain_sentence(folder):
     assert verdict(folder) == (
         "The backdoor works on 2.0% of the forgotten data (before: 90.0%); "
-        "the retained clients' accuracy went from 80.0% to 85.0%."
+        "the retained clients' accuracy went from 80.0% to 85.0%, that of the worst from 70.0% to 75.0%."
     )
 
 

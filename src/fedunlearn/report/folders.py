@@ -108,7 +108,7 @@ def read_run(folder: Path) -> Run:
     if not sound:
         raise FedUnlearnError(f"{folder / 'experiment.json'} is not what a run writes: {AMENDS}")
     outcome = read_outcome(folder) if (folder / "outcome.json").exists() else {}
-    rows = measured(folder) if (folder / "metrics.jsonl").exists() else []
+    rows = measured(folder) if outcome or (folder / "metrics.jsonl").exists() else []
     return Run(folder, public(config), environment, outcome, rows)
 
 

@@ -155,7 +155,9 @@ def meaning(cells: Sequence[Cell]) -> str:
     """What a table's numbers are."""
     said = (
         averaged(cells),
-        "Δ is ours less the paper's." if any(cell.difference is not None for cell in cells) else "",
+        "Δ is ours less the paper's, before rounding."
+        if any(cell.difference is not None for cell in cells)
+        else "",
         staged(cells),
         "std is the deviation over clients (of a population)." if has_deviation(cells) else "",
         "η is the learning rate of the first round, chosen by trials where the method has one to choose.",

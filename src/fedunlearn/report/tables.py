@@ -76,9 +76,8 @@ def verdict(folder: Path) -> str:
     """What happened, in one sentence of plain words."""
     rows = list(stages(folder).values())
     first, last = rows[0], rows[-1]
-    utility = (
-        f"retained clients' accuracy went from {float(first['r_acc']):.1%} to {float(last['r_acc']):.1%}"
-    )
+    mean, worst = (f"{float(first[key]):.1%} to {float(last[key]):.1%}" for key in ("r_acc", "r_acc_worst"))
+    utility = f"retained clients' accuracy went from {mean}, that of the worst from {worst}"
     for key, what in (("asr", "The backdoor works on"), ("forget_acc", "The model is right on")):
         if key in first:
             now, before = float(last[key]), float(first[key])
