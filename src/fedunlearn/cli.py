@@ -456,7 +456,7 @@ def _show(folder: Path) -> None:
 
     out.print()
     _print_table(table(folder))
-    out.print(f"{verdict(folder)}\n", soft_wrap=True)
+    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
     try:
         from .report.figures import curves
 
