@@ -100,7 +100,10 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ),
         ({"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
         ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "no other history: remove one"),
-        ({"pretraining": {"clusters": 5}}, "4 clients cannot form 5 clusters"),
+        (
+            {"pretraining": {"clusters": 5}},
+            "4 clients cannot form 5 clusters: set clusters in [pretraining] to 4 at most",
+        ),
         (
             {
                 "method": "fedrecovery",

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from fedunlearn.report import markdown, page, shown, stages, table, verdict
+from fedunlearn.report.folders import read_run
 from fedunlearn.types import FedUnlearnError
 
 
@@ -69,6 +70,12 @@ def test_the_page_says_what_was_asked_and_how_it_ended(folder):
     text = page(folder).read_text()
     for words in ("# made", "seed `3`", "partition `pat-20`", "`abc123`", "torch 2.13.0", verdict(folder)):
         assert words in text
+
+
+def test_a_run_that_ended_and_lost_its_metrics_is_no_new_one(folder):
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(FedUnlearnError, match=r"holds no metrics\.jsonl"):
+        read_run(folder)
 
 
 def test_a_folder_without_metrics_is_refused(tmp_path):

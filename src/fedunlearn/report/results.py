@@ -109,7 +109,9 @@ def gather(folder: Path, scale: str) -> Results:
             raise FedUnlearnError(
                 f"{run} is a run of seed {runs[-1].seed}: remove it, or give its folder that name"
             )
-        environments[runs[-1].environment] = read_json(run / "environment.json")
+        environments[runs[-1].environment] = read_json(
+            run / "environment.json"
+        )  # refused where it is missing
         with _stated(run):
             setting = set_up(found.config)
         if settings.setdefault(runs[-1].column, setting) != setting:
