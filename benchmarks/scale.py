@@ -15,8 +15,8 @@ from torch import nn
 from workloads import BATCH, holdings, jobs, network
 
 from fedunlearn import LocalTraining, Parallel, Request, flatten, unlearn
+from fedunlearn.core import ClientData
 from fedunlearn.methods.fedavg import Pretraining
-from fedunlearn.types import ClientData
 
 GROWTH = {
     "clients": [10, 30, 100, 300, 1000],

@@ -12,9 +12,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fedunlearn.core import Examples
 from fedunlearn.data import load
 from fedunlearn.data.datasets import DEMO
-from fedunlearn.types import Examples
 
 PER_CLASS = {"train": 400, "test": 100}
 LARGEST = 2_000_000

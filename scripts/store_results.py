@@ -11,8 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.report.results import joined, load, save
-from fedunlearn.types import FedUnlearnError
 
 STORED = Path(__file__).parent.parent / "docs/results"
 

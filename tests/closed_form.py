@@ -9,12 +9,12 @@ from functools import cache
 import torch
 
 from fedunlearn import Job, Replies, Reply, Request, State, unlearn
+from fedunlearn.core import Buffers, ClientId, Evaluation, Vector
+from fedunlearn.core.seeds import generator
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.history import KINDS
 from fedunlearn.methods.knot import ClusteredPretraining
 from fedunlearn.objectives import objective
-from fedunlearn.seeds import generator
-from fedunlearn.types import Buffers, ClientId, Evaluation, Vector
 
 SHAPES = {"weight": torch.Size((3, 3)), "bias": torch.Size((3,))}
 DIMENSION = 12

@@ -19,12 +19,12 @@ from fedunlearn import (
     method,
     unlearn,
 )
+from fedunlearn.core import Federation, LocalTraining
+from fedunlearn.core.seeds import generator
+from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.knot import ClusteredPretraining
 from fedunlearn.models import build
-from fedunlearn.seeds import generator
-from fedunlearn.types import Federation, LocalTraining
-from fedunlearn.vectors import buffers, shapes
 
 TRAINING = LocalTraining(batch_size=4)
 

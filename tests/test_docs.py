@@ -20,13 +20,13 @@ import fedunlearn
 from fedunlearn import maths
 from fedunlearn.cli import app
 from fedunlearn.comparison import Plan, read_comparison
+from fedunlearn.core import Status
 from fedunlearn.experiment import Experiment, prepare, read
 from fedunlearn.record import read_outcome
 from fedunlearn.report.checks import Verdict
 from fedunlearn.report.claims import judge
 from fedunlearn.report.results import Result, Results, load, save
 from fedunlearn.reproduction import plan
-from fedunlearn.types import Status
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from fedunlearn import ClientData, Examples, Job, flatten, objective
+from fedunlearn.core.seeds import generator
 from fedunlearn.local import Learner
 from fedunlearn.objectives import Minimise
-from fedunlearn.seeds import generator
 
 torch.set_num_threads(1)
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedunlearn.core import FedUnlearnError
+from fedunlearn.core.registry import model
 from fedunlearn.models import ScaledConv2d, build
-from fedunlearn.registry import model
-from fedunlearn.types import FedUnlearnError
 
 GRAY = (1, 28, 28)
 COLOUR = (3, 32, 32)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fedunlearn import FedUnlearnError, method, objective
-from fedunlearn.registry import Registry, did_you_mean
+from fedunlearn.core.registry import Registry, did_you_mean
 
 
 def test_a_name_close_to_a_known_one_is_suggested():

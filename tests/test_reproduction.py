@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from fedunlearn import FedUnlearnError, cli, reproduction
 from fedunlearn.comparison import missing, read_comparison
+from fedunlearn.core import Status
 from fedunlearn.report.paper import printed
 from fedunlearn.report.results import Result, Results, load, save, set_up
-from fedunlearn.types import Status
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = """

@@ -22,10 +22,10 @@ from fedunlearn import (
     method,
     unlearn,
 )
+from fedunlearn.core.seeds import derive, generator
 from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 from fedunlearn.objectives import Minimise, objective
-from fedunlearn.seeds import derive, generator
 
 
 class Listening(Quadratics):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedunlearn import trackers
+from fedunlearn.core import Event, FedUnlearnError, Phase, Progress, Stage, State
 from fedunlearn.experiment import check, perform
 from fedunlearn.experiment import resume as go_on
 from fedunlearn.record import read_metrics
-from fedunlearn.types import Event, FedUnlearnError, Phase, Progress, Stage, State
 
 SMALL = {
     "name": "tiny",

@@ -10,8 +10,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from timing import family_cpu
 
 import fedunlearn as fu
+from fedunlearn.core.vectors import views
 from fedunlearn.methods.fedavg import Pretraining
-from fedunlearn.vectors import views
 
 
 def main() -> None:

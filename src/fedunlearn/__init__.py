@@ -8,12 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .engines import Parallel, Sequential, simulate
-    from .methods import Schedule
-    from .objectives import objective
-    from .registry import method, model
-    from .run import unlearn
-    from .types import (
+    from .core import (
         ClientData,
         ClientId,
         Event,
@@ -33,7 +28,12 @@ if TYPE_CHECKING:
         Status,
         Vector,
     )
-    from .vectors import flatten
+    from .core.registry import method, model
+    from .core.vectors import flatten
+    from .engines import Parallel, Sequential, simulate
+    from .methods import Schedule
+    from .objectives import objective
+    from .run import unlearn
 
 __version__ = "0.1.0"
 
@@ -71,7 +71,7 @@ _ELSEWHERE = {
     "Schedule": "methods",
     "Parallel": "engines",
     "Sequential": "engines",
-    "flatten": "vectors",
+    "flatten": "core.vectors",
     "method": "methods",
     "model": "models",
     "objective": "objectives",
@@ -84,4 +84,4 @@ def __getattr__(name: str) -> object:
     """Imports a public name on first use: torch takes seconds, which ``--help`` need not wait for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ELSEWHERE.get(name, 'types')}", __name__), name)
+    return getattr(import_module(f".{_ELSEWHERE.get(name, 'core')}", __name__), name)

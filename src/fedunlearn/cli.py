@@ -18,9 +18,9 @@ from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from .comparison import Comparison
+    from .core import Event, Listener, Outcome
     from .experiment import Experiment
     from .report.results import Results
-    from .types import Event, Listener, Outcome
 
 # Torch takes seconds to import, so commands import what they need themselves.
 
@@ -83,7 +83,7 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 2)
     except Exception as error:
-        from .types import FedUnlearnError
+        from .core import FedUnlearnError
 
         if not isinstance(error, FedUnlearnError):
             raise
@@ -272,8 +272,8 @@ def _print_table(lines: list[list[str]]) -> None:
 
 
 def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
+    from .core import Status
     from .record import read_outcome
-    from .types import Status
 
     for run in (run for of in wanted.places(folder, column).values() for run in of):
         ended = read_outcome(run)
@@ -354,8 +354,8 @@ def methods() -> None:
 @app.command()
 def datasets() -> None:
     """List the data sets and where they are."""
+    from .core.registry import dataset
     from .data import where
-    from .registry import dataset
 
     _list(
         ["dataset", "what it is", "here"],
@@ -373,8 +373,8 @@ def datasets() -> None:
 @app.command()
 def models() -> None:
     """List the models."""
+    from .core.registry import model
     from .models import build
-    from .registry import model
 
     def parameters(name: str, inputs: str) -> str:
         # Both depend on the data: counted for 10 classes of Fashion-MNIST's pictures, or of CIFAR's.
@@ -451,8 +451,8 @@ def _carry_out(folder: Path, track: Sequence[str] | None, work: Callable[[Listen
 
 def _show(folder: Path) -> None:
     """The result of a finished run: table, verdict, curves and report, from its files."""
+    from .core import FedUnlearnError
     from .report import page, table, verdict
-    from .types import FedUnlearnError
 
     out.print()
     _print_table(table(folder))
@@ -469,8 +469,8 @@ def _show(folder: Path) -> None:
 
 def _html(folder: Path) -> None:
     """The report of a run or a comparison beside its files."""
+    from .core import FedUnlearnError
     from .report import write_report
-    from .types import FedUnlearnError
 
     try:
         out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)

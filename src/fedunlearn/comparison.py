@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from .core import FedUnlearnError, Listener
+from .core.registry import did_you_mean
 from .data import load
 from .experiment import (
     Count,
@@ -28,9 +30,7 @@ from .experiment import (
     perform,
 )
 from .record import read_json
-from .registry import did_you_mean
 from .report.results import score
-from .types import FedUnlearnError, Listener
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
 """Files that come with the package; others may extend them by name."""

@@ -21,7 +21,29 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from torch import nn
 
-from . import models, vectors
+from . import models
+from .core import (
+    ClientData,
+    ClientId,
+    Examples,
+    Federation,
+    FedUnlearnError,
+    Listener,
+    LocalTraining,
+    Outcome,
+    Phase,
+    Precision,
+    Request,
+    State,
+    Status,
+    vectors,
+)
+from .core.registry import dataset as datasets
+from .core.registry import did_you_mean
+from .core.registry import method as methods
+from .core.registry import model as model_names
+from .core.registry import partition as partitions
+from .core.seeds import derive
 from .data import PUBLIC, Population, load, poison, populate, reserve, trigger
 from .engines import require, simulate
 from .methods import Schedule, history
@@ -41,28 +63,7 @@ from .record import (
     write_state,
     write_tensors,
 )
-from .registry import dataset as datasets
-from .registry import did_you_mean
-from .registry import method as methods
-from .registry import model as model_names
-from .registry import partition as partitions
 from .run import unlearn
-from .seeds import derive
-from .types import (
-    ClientData,
-    ClientId,
-    Examples,
-    Federation,
-    FedUnlearnError,
-    Listener,
-    LocalTraining,
-    Outcome,
-    Phase,
-    Precision,
-    Request,
-    State,
-    Status,
-)
 
 PRETRAINING_VERSION = 2
 """Raised whenever a change of the code changes the bits of a pre-training, so that no old ω⁰ is reused."""

@@ -12,10 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from . import methods as _registers_objectives  # noqa: F401
-from . import vectors
-from .objectives import Minimise, objective
-from .perceptron import fused
-from .types import (
+from .core import (
     Buffers,
     ClientData,
     Examples,
@@ -25,7 +22,10 @@ from .types import (
     Precision,
     Reply,
     Vector,
+    vectors,
 )
+from .objectives import Minimise, objective
+from .perceptron import fused
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .registry import model
-from .seeds import derive
-from .types import FedUnlearnError
+from .core import FedUnlearnError
+from .core.registry import model
+from .core.seeds import derive
 
 Shape = tuple[int, int, int]
 """Channels, height and width of one input."""

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from .core import Examples, FedUnlearnError, Objective, Vector
+from .core.registry import objective
 from .maths import unlearning_cross_entropy
-from .registry import objective
-from .types import Examples, FedUnlearnError, Objective, Vector
 
 __all__ = ["Ascend", "Minimise", "answers", "objective", "require_loss"]
 

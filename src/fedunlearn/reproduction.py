@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from .comparison import EXPERIMENTS, Comparison, read_comparison, unlike
+from .core import FedUnlearnError
+from .core.registry import did_you_mean
 from .experiment import specimen
 from .record import write
-from .registry import did_you_mean
 from .report import gallery, latex, results, side_by_side
-from .types import FedUnlearnError
 
 NUMBERED = re.compile(r"(Table|Figure)s? (\d+(?:(?:, | and )\d+)*)[:,]")
 """How the title of a file begins that is a table or figure of the paper."""

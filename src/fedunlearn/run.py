@@ -11,9 +11,7 @@ from dataclasses import replace
 import torch
 
 from . import measure
-from .maths import conflicts, distance
-from .seeds import derive
-from .types import (
+from .core import (
     Buffers,
     ClientId,
     Event,
@@ -33,6 +31,8 @@ from .types import (
     Status,
     Vector,
 )
+from .core.seeds import derive
+from .maths import conflicts, distance
 
 
 def unlearn(

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from .core import Event, FedUnlearnError, Metrics, Stage, Status
+from .core.registry import Registry
 from .record import public, read_json, read_metrics, write_json
-from .registry import Registry
-from .types import Event, FedUnlearnError, Metrics, Stage, Status
 
 Parameters = Mapping[str, str | int | float | bool]
 

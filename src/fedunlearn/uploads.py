@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad, unfold
 
+from .core import Examples, FedUnlearnError, Objective
+from .core.vectors import trainable
 from .objectives import Minimise, objective
-from .types import Examples, FedUnlearnError, Objective
-from .vectors import trainable
 
 POSITIONS = 50
 """Patches of one picture that a convolution's input is represented by."""

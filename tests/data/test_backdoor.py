@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedunlearn.core import Examples, FedUnlearnError
 from fedunlearn.data import Trigger, poison, trigger, triggered
-from fedunlearn.types import Examples, FedUnlearnError
 
 
 @pytest.fixture

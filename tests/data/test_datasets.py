@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedunlearn.core import Examples, FedUnlearnError
+from fedunlearn.core.registry import dataset
 from fedunlearn.data import Dataset, data_directory, load, where
 from fedunlearn.data.sources import SETTING, SOURCES
-from fedunlearn.registry import dataset
-from fedunlearn.types import Examples, FedUnlearnError
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["raw", "gz"])

@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.data import download, fetch, load, where
 from fedunlearn.data.sources import SETTING, SOURCES
-from fedunlearn.types import FedUnlearnError
 
 
 @dataclass

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedunlearn.core import FedUnlearnError
+from fedunlearn.core.registry import partition
 from fedunlearn.data import pools
-from fedunlearn.registry import partition
-from fedunlearn.types import FedUnlearnError
 
 OURS = ("pat-10", "pat-20", "pat-50", "iid", "dirichlet")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedunlearn.core import ClientData, Examples, FedUnlearnError
 from fedunlearn.data import Dataset, Population, populate, trigger
-from fedunlearn.types import ClientData, Examples, FedUnlearnError
 
 
 def make(classes: int, train: int, test: int, size: int = 8) -> Dataset:

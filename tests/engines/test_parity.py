@@ -11,8 +11,8 @@ import torch
 from federations import SHAPES, SMALL, forget, holdings, network, same
 
 from fedunlearn import Job, Outcome, Parallel, Sequential, flatten, method, objective
+from fedunlearn.core.vectors import buffers
 from fedunlearn.objectives import Minimise
-from fedunlearn.vectors import buffers
 
 METHODS = [entry.name for entry in method]
 

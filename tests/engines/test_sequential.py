@@ -14,8 +14,8 @@ from fedunlearn import (
     method,
     unlearn,
 )
-from fedunlearn.seeds import generator
-from fedunlearn.vectors import flatten
+from fedunlearn.core.seeds import generator
+from fedunlearn.core.vectors import flatten
 
 
 def model() -> nn.Module:

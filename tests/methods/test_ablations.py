@@ -23,9 +23,9 @@ from fedunlearn import (
     method,
     unlearn,
 )
+from fedunlearn.core.seeds import generator
 from fedunlearn.maths import cosine, distance
 from fedunlearn.methods.fedavg import Averaging
-from fedunlearn.seeds import generator
 
 TARGET = "site-1"
 SCHEDULE = Schedule(5, 0.05, 5, 0.05)

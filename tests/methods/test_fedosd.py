@@ -8,10 +8,10 @@ import torch
 from closed_form import CLIENTS, DIMENSION, Quadratics, request
 
 from fedunlearn import FedUnlearnError, Replies, Reply, Schedule, State, Status, method, unlearn
+from fedunlearn.core.seeds import generator
 from fedunlearn.maths import cosine, distance
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.methods.fedosd import PATIENCE, AnchoredAveraging, ForgettingDescent
-from fedunlearn.seeds import generator
 
 TARGET = "site-1"
 

@@ -5,9 +5,9 @@ from closed_form import request
 from federations import holdings, network
 
 from fedunlearn import Examples, Job, Schedule, State, flatten, method
+from fedunlearn.core.seeds import generator
 from fedunlearn.local import Learner
 from fedunlearn.methods.fedquit import Quitting, unknowing
-from fedunlearn.seeds import generator
 
 LOGITS = 3 * torch.randn(40, 6, generator=generator("logits"))
 LABELS = torch.arange(40) % 6

@@ -9,11 +9,11 @@ from closed_form import CLIENTS, Quadratics, fresh, pretrained, request
 from federations import holdings, network
 
 from fedunlearn import FedUnlearnError, Job, Schedule, State, flatten, method, unlearn
+from fedunlearn.core.seeds import generator
 from fedunlearn.local import Learner
 from fedunlearn.maths import distance
 from fedunlearn.methods.fupga import DRAWS, BallAscend, ProjectedAscent
 from fedunlearn.objectives import Ascend
-from fedunlearn.seeds import generator
 
 TARGET = "site-1"
 

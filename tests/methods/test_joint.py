@@ -5,9 +5,9 @@ import torch
 from closed_form import CLIENTS, DIMENSION, Quadratics, request
 
 from fedunlearn import Replies, Reply, Schedule, State, Status, method, unlearn
+from fedunlearn.core.seeds import generator
 from fedunlearn.maths import orthogonal_direction
 from fedunlearn.methods.joint import JointDescent
-from fedunlearn.seeds import generator
 
 TARGET = "site-1"
 

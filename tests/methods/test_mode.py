@@ -8,10 +8,10 @@ from closed_form import DIMENSION, Quadratics, fresh, request
 from federations import holdings, network
 
 from fedunlearn import FedUnlearnError, Job, Replies, Reply, Schedule, State, flatten, method, unlearn
+from fedunlearn.core.vectors import views
 from fedunlearn.local import Learner
 from fedunlearn.maths import distance
 from fedunlearn.methods.mode import MomentumDegradation
-from fedunlearn.vectors import views
 
 TARGET = "site-1"
 

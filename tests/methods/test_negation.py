@@ -8,9 +8,9 @@ from closed_form import Quadratics, request
 from federations import network
 
 from fedunlearn import FedUnlearnError, Replies, Request, Schedule, State, flatten, method, unlearn
+from fedunlearn.core.vectors import shapes
 from fedunlearn.maths import distance
 from fedunlearn.methods.negation import WeightNegation
-from fedunlearn.vectors import shapes
 
 
 def negate(asked: Request, *layers: str, params: torch.Tensor | None = None) -> torch.Tensor:

@@ -8,9 +8,9 @@ from federations import holdings, network
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import Job, Schedule, State, flatten, method
+from fedunlearn.core.seeds import generator
 from fedunlearn.local import Learner
 from fedunlearn.methods.rapid import QuasiNewton
-from fedunlearn.seeds import generator
 
 
 def test_the_first_step_has_the_sign_of_the_gradient_and_the_length_of_the_learning_rate():

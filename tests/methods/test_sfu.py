@@ -21,11 +21,11 @@ from fedunlearn import (
     method,
     unlearn,
 )
+from fedunlearn.core.seeds import generator
+from fedunlearn.core.vectors import load, shapes
 from fedunlearn.local import Learner
 from fedunlearn.methods.sfu import SubspaceAscent
-from fedunlearn.seeds import generator
 from fedunlearn.uploads import LayerInputs, _columns
-from fedunlearn.vectors import load, shapes
 
 TARGET = "site-2"
 NEARLY_ALL = 0.99999

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedunlearn.core.seeds import generator
 from fedunlearn.experiment import check, perform
 from fedunlearn.record import read_metrics
-from fedunlearn.seeds import generator
 
 KILLS = 20
 EXPERIMENT = check(

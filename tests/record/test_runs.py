@@ -7,8 +7,8 @@ import torch
 from closed_form import Quadratics, request
 
 from fedunlearn import FedUnlearnError, Schedule, State, Status, method, unlearn
+from fedunlearn.core import Event, Progress
 from fedunlearn.record import Recorder, public, read_metrics, read_outcome
-from fedunlearn.types import Event, Progress
 
 PHASES = method["fedosd"](Schedule(5, 0.05, 4, 0.05))
 

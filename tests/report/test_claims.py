@@ -8,11 +8,11 @@ from importlib.resources import files
 
 import pytest
 
+from fedunlearn.core import Status
 from fedunlearn.report.checks import Verdict
 from fedunlearn.report.claims import MAIN, Claim, claims, judge, markdown
 from fedunlearn.report.paper import as_results
 from fedunlearn.report.results import Result, Results
-from fedunlearn.types import Status
 
 KEYS = {"acc": "r_acc", "worst": "r_acc_worst", "std": "r_acc_std"}
 ASCENT = ("ewcsga", "fupga")

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.report.figures import curves
-from fedunlearn.types import FedUnlearnError
 
 pytest.importorskip("matplotlib")
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from fedunlearn.core import Examples, FedUnlearnError, Status
 from fedunlearn.experiment import Data, Experiment, specimen
 from fedunlearn.methods import method
 from fedunlearn.report import gallery
@@ -20,7 +21,6 @@ from fedunlearn.report.gallery import canvas
 from fedunlearn.report.gallery.labels import apart
 from fedunlearn.report.gallery.selection import seeds, select
 from fedunlearn.report.results import Result, Results
-from fedunlearn.types import Examples, FedUnlearnError, Status
 
 pytest.importorskip("matplotlib")
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from fedunlearn.comparison import read_comparison
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
 from fedunlearn.report import html as module
 from fedunlearn.report import many, write_report
 from fedunlearn.report.folders import collect, flat
 from fedunlearn.report.recipes import recipes, toml
-from fedunlearn.types import FedUnlearnError
 
 pytest.importorskip("jinja2")
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'

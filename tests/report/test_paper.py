@@ -8,8 +8,8 @@ import fedunlearn.data
 import fedunlearn.methods
 import fedunlearn.models  # noqa: F401 (all three register names)
 from fedunlearn import registry
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.report.paper import Printed, lookup, printed
-from fedunlearn.types import FedUnlearnError
 
 METRICS = (
     "asr",

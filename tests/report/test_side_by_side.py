@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from fedunlearn import FedUnlearnError
+from fedunlearn.core import Status
 from fedunlearn.report.latex import as_latex
 from fedunlearn.report.paper import lookup
 from fedunlearn.report.results import Result, Results, gather, joined, load, retained, save, score
@@ -23,7 +24,6 @@ from fedunlearn.report.side_by_side import (
     setup,
     side_by_side,
 )
-from fedunlearn.types import Status
 
 
 def result(

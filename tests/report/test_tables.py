@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import markdown, page, shown, stages, table, verdict
 from fedunlearn.report.folders import read_run
-from fedunlearn.types import FedUnlearnError
 
 
 def test_a_stage_is_its_last_evaluated_round(folder):

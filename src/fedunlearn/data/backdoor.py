@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..seeds import generator
-from ..types import Examples, FedUnlearnError
+from ..core import Examples, FedUnlearnError
+from ..core.seeds import generator
 
 VALUE = 0.8333
 """The authors' grey of 170/255 as (0.6667 - 0.5) / 0.2, written into pictures after their transformation."""

@@ -17,8 +17,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..registry import dataset
-from ..types import Examples, FedUnlearnError
+from ..core import Examples, FedUnlearnError
+from ..core.registry import dataset
 from .sources import SOURCES, find, locate, read
 
 Bytes = npt.NDArray[np.uint8]

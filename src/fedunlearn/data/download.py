@@ -9,8 +9,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from ..registry import dataset
-from ..types import FedUnlearnError
+from ..core import FedUnlearnError
+from ..core.registry import dataset
 from .datasets import where
 from .sources import SETTING, SOURCES, Source, data_directory, locate, read
 

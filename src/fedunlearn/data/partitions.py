@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..registry import did_you_mean, partition
-from ..seeds import derive, generator
-from ..types import FedUnlearnError
+from ..core import FedUnlearnError
+from ..core.registry import did_you_mean, partition
+from ..core.seeds import derive, generator
 
 
 def pools(

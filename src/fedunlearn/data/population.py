@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..registry import did_you_mean
-from ..seeds import generator
-from ..types import ClientData, ClientId, Examples, FedUnlearnError
+from ..core import ClientData, ClientId, Examples, FedUnlearnError
+from ..core.registry import did_you_mean
+from ..core.seeds import generator
 from .backdoor import VALUE, Trigger, poison, trigger, triggered
 from .datasets import Dataset
 from .partitions import pools

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from ..types import FedUnlearnError
+from ..core import FedUnlearnError
 
 SETTING = "FEDUNLEARN_DATA"
 

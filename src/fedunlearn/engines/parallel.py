@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core import Buffers, ClientData, ClientId, Evaluation, Job, Precision, Replies, Reply, Vector
 from ..local import Learner
 from ..objectives import objective
-from ..types import Buffers, ClientData, ClientId, Evaluation, Job, Precision, Replies, Reply, Vector
 from .memory import Place, SharedMemory
 from .sequential import in_rows
 from .workers import Answer, Crew, Task

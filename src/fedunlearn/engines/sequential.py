@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from ..core import Buffers, ClientData, ClientId, Evaluation, Job, Precision, Replies, Vector
 from ..local import Learner
-from ..types import Buffers, ClientData, ClientId, Evaluation, Job, Precision, Replies, Vector
 
 
 class Sequential:

@@ -15,8 +15,8 @@ from typing import get_args
 import torch
 from torch import nn
 
-from ..registry import did_you_mean
-from ..types import ClientData, ClientId, Federation, FedUnlearnError, Precision
+from ..core import ClientData, ClientId, Federation, FedUnlearnError, Precision
+from ..core.registry import did_you_mean
 from .parallel import Parallel
 from .sequential import Sequential
 from .workers import ending

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..types import FedUnlearnError
+from ..core import FedUnlearnError
 
 ATTEMPTS = 3
 """How often tasks are tried whose workers die."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..types import ClientId, Job, Metrics, Replies
+from ..core import ClientId, Job, Metrics, Replies
 
 
 def cost(jobs: Mapping[ClientId, Job], replies: Replies, seconds: float, server: float) -> Metrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import Evaluation, Metrics, Request
+from ..core import Evaluation, Metrics, Request
 
 
 def forgetting(evaluation: Evaluation, request: Request) -> Metrics:

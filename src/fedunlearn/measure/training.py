@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import Metrics, Replies, Request
+from ..core import Metrics, Replies, Request
 
 
 def training(replies: Replies, request: Request) -> Metrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, pstdev
 
-from ..types import Evaluation, Metrics, Request
+from ..core import Evaluation, Metrics, Request
 
 
 def utility(evaluation: Evaluation, request: Request) -> Metrics:

@@ -1,7 +1,7 @@
 """Unlearning methods: one paper, one file."""
 
 from .. import uploads as _registers_objectives  # noqa: F401
-from ..registry import method
+from ..core.registry import method
 from . import (
     ablations,
     ascent,

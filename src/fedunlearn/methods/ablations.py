@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ..core import Phase
+from ..core.registry import method
 from ..maths import common_descent, plain_descent, random_direction
-from ..registry import method
-from ..types import Phase
 from .fedosd import AnchoredAveraging, Direct, ForgettingDescent, fedosd, steepest
 from .schedule import Schedule, require
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..registry import method
-from ..types import Phase, Request, State
+from ..core import Phase, Request, State
+from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule, require
 from .targets import TargetTraining

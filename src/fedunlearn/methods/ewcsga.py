@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ..core import ClientId, Job, Objective, Phase, Replies, Request, Stage, State, Vector
+from ..core.registry import method
 from ..objectives import Ascend, objective
-from ..registry import method
-from ..types import ClientId, Job, Objective, Phase, Replies, Request, Stage, State, Vector
 from .ascent import Ascent
 from .fedavg import Averaging
 from .schedule import Schedule, require

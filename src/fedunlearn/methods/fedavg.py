@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State
+from ..core import ClientId, Job, Phase, Replies, Request, Stage, State
 from . import history
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..registry import method
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..core import ClientId, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..core.registry import method
 from .schedule import Schedule, require
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..core import ClientId, Job, Objective, Phase, Replies, Request, Stage, State
+from ..core.registry import method
 from ..objectives import Minimise, answers, objective
-from ..registry import method
-from ..types import ClientId, Job, Objective, Phase, Replies, Request, Stage, State
 from .fedavg import Averaging
 from .schedule import Schedule, require
 

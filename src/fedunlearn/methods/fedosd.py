@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ..core import ClientId, Job, Phase, Replies, Request, Stage, State, Status
+from ..core.registry import method
+from ..core.seeds import generator
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
 from ..objectives import require_loss
-from ..registry import method
-from ..seeds import generator
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 from .schedule import Schedule
 from .targets import silent
 

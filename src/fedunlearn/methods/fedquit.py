@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
+from ..core import Objective, Phase, Request, State
+from ..core.registry import method
 from ..objectives import Minimise, answers, objective
-from ..registry import method
-from ..types import Objective, Phase, Request, State
 from .fedavg import Averaging
 from .schedule import Schedule, require
 from .targets import TargetTraining

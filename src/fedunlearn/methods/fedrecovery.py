@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..registry import method
-from ..seeds import generator
-from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
+from ..core import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
+from ..core.registry import method
+from ..core.seeds import generator
 from .fedavg import Averaging
 from .schedule import Schedule, require
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..registry import method
-from ..types import Phase
+from ..core import Phase
+from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule
 

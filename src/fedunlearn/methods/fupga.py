@@ -11,10 +11,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ..core import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, State, Vector
+from ..core.registry import method
 from ..maths import distance
 from ..objectives import Ascend, objective
-from ..registry import method
-from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, State, Vector
 from .ascent import Ascent
 from .fedavg import Averaging
 from .schedule import Schedule, require

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from ..registry import did_you_mean
-from ..types import ClientId, FedUnlearnError, Replies, Request, State, Vector
+from ..core import ClientId, FedUnlearnError, Replies, Request, State, Vector
+from ..core.registry import did_you_mean
 
 
 def _share(request: Request, state: State, replies: Replies) -> Mapping[str, Tensor]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..core import Phase, Replies, Request, State
+from ..core.registry import method
+from ..core.seeds import generator
 from ..maths import project_between
 from ..objectives import require_loss
-from ..registry import method
-from ..seeds import generator
-from ..types import Phase, Replies, Request, State
 from .fedosd import ForgettingDescent
 from .schedule import Schedule
 from .targets import silent

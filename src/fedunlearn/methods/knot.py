@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from ..registry import method
-from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..core import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..core.registry import method
 from .fedavg import Pretraining
 from .schedule import Schedule
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..core import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, Stage, State, Vector
+from ..core.registry import method
 from ..objectives import Minimise, answers, objective
-from ..registry import method
-from ..types import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, Stage, State, Vector
 from .fedavg import Averaging
 from .schedule import Schedule, require
 from .targets import absent

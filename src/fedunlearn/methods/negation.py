@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..registry import did_you_mean, method
-from ..types import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State
+from ..core import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State
+from ..core.registry import did_you_mean, method
 from .fedavg import Averaging
 from .schedule import Schedule
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..registry import method
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State
+from ..core import ClientId, Job, Phase, Replies, Request, Stage, State
+from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule
 from .targets import absent

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ..core import ClientId, Job, Objective, Phase, Request, State, Vector
+from ..core.registry import method
 from ..objectives import Minimise, objective
-from ..registry import method
-from ..types import ClientId, Job, Objective, Phase, Request, State, Vector
 from .retrain import FreshAveraging
 from .schedule import Schedule, require
 

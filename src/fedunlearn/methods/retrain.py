@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..registry import method
-from ..types import FedUnlearnError, Phase, Request, State
+from ..core import FedUnlearnError, Phase, Request, State
+from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule, require
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..types import FedUnlearnError
+from ..core import FedUnlearnError
 
 
 @dataclass(frozen=True)

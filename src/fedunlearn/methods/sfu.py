@@ -12,8 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..registry import method
-from ..types import (
+from ..core import (
     ClientId,
     FedUnlearnError,
     Job,
@@ -24,6 +23,7 @@ from ..types import (
     State,
     Status,
 )
+from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule, require
 from .targets import silent

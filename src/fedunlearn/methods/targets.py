@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..types import ClientId, Job, Phase, Replies, Request, Stage, State, Status
+from ..core import ClientId, Job, Phase, Replies, Request, Stage, State, Status
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..types import FedUnlearnError
+from ..core import FedUnlearnError
 
 
 @contextmanager

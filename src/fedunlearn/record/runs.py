@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..types import Event, FedUnlearnError, Metrics, Progress, State, Status
+from ..core import Event, FedUnlearnError, Metrics, Progress, State, Status
 from .files import digest, explained, read_tensors, write_tensors
 
 FORMAT = "fedunlearn checkpoint 1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ..types import Metrics, Status
+from ..core import Metrics, Status
 from .folders import read_run
 from .numbers import Numbers, origins
 from .results import Result, summarise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..types import Metrics
+from ..core import Metrics
 from .gallery.canvas import BLUE, GREY, VERMILION, drawing, save
 from .tables import measured
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..core import FedUnlearnError, Metrics, Status
 from ..record import AMENDS, public, read_json, read_outcome
-from ..types import FedUnlearnError, Metrics, Status
 from .tables import measured, verdict
 
 TABLES = ("data", "request", "training", "pretraining", "unlearning", "recovery")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
 
-from ..types import Metrics
+from ..core import Metrics
 from .numbers import Numbers, mean
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core import FedUnlearnError
 from ..record import write
-from ..types import FedUnlearnError
 from .folders import Collection, collect
 from .glossary import GLOSSARY
 from .many import many

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..types import Metrics
+from ..core import Metrics
 from . import plots
 from .folders import Collection, Run, setting, shared
 from .glossary import GLOSSARY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from ..types import Metrics
+from ..core import Metrics
 from .folders import Run
 
 Numbers = Mapping[str, float]

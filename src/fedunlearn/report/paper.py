@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..registry import did_you_mean
-from ..types import FedUnlearnError, Status
+from ..core import FedUnlearnError, Status
+from ..core.registry import did_you_mean
 from .results import Result, Results
 
 PARTS = {"cifar100-test": "cifar100"}

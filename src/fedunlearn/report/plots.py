@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
-from ..types import Metrics
+from ..core import Metrics
 from .courses import aligned
 from .folders import Run
 

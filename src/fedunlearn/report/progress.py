@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..types import Event, Stage, Status
+from ..core import Event, Stage, Status
 
 QUIET_SECONDS = 10.0
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from ..core import FedUnlearnError, Metrics, Status
 from ..record import AMENDS, public, read_json, read_outcome, write
-from ..types import FedUnlearnError, Metrics, Status
 from .folders import Run, read_run
 from .tables import measured
 

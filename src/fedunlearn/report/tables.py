@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
+from ..core import FedUnlearnError, Metrics
 from ..record import read_metrics
-from ..types import FedUnlearnError, Metrics
 
 COLUMNS = {
     "asr": "ASR",

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ...types import FedUnlearnError
+from ...core import FedUnlearnError
 from ..paper import beside
 from ..results import Result, Results
 from .canvas import BLACK, COLUMN, PAGE, drawing, note, vectors

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...types import FedUnlearnError
+from ...core import FedUnlearnError
 from ..results import Results, Scores, retained
 from .canvas import PAGE, SMALL, drawing, note, vectors
 from .selection import Selection, origin, select

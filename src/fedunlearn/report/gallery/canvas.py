@@ -11,8 +11,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core import FedUnlearnError
 from ...record import write
-from ...types import FedUnlearnError
 from ..names import NAMES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...types import FedUnlearnError
+from ...core import FedUnlearnError
 from ..courses import aligned
 from ..results import Result, Results, Scores
 from .canvas import BLACK, COLUMN, GREY, PAGE, SMALL, Style, drawing, legend, note, vectors

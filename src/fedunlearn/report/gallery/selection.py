@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...registry import did_you_mean
-from ...types import FedUnlearnError
+from ...core import FedUnlearnError
+from ...core.registry import did_you_mean
 from ..results import Result, Results, Scores
 from .canvas import Style, style
 
