@@ -1,20 +1,20 @@
-"""Federated unlearning: take a client's influence out of a trained model.
+"""Federated unlearning: remove a client's influence from a model trained by federated learning.
 
-Everything here needs torch and safetensors alone. Experiments from files are in ``fedunlearn.experiment``,
-data sets in ``fedunlearn.data``, and the bare mathematics in ``fedunlearn.maths``.
+Experiments from files are in ``fedunlearn.experiment``, data sets in ``fedunlearn.data``, and the mathematics
+alone, which needs nothing but torch, in ``fedunlearn.maths``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .client.data import ClientData, Examples
     from .core import (
-        ClientData,
         ClientId,
         Event,
-        Examples,
         Federation,
         FedUnlearnError,
+        History,
         Job,
         LocalTraining,
         Outcome,
@@ -23,65 +23,109 @@ if TYPE_CHECKING:
         Replies,
         Reply,
         Request,
+        Round,
         Stage,
         State,
         Status,
+        Task,
+        Terms,
         Vector,
+        train,
     )
-    from .core.registry import method, model
-    from .core.vectors import flatten
+    from .core.registry import loss, method, model, step, work
+    from .core.vectors import flatten, load, shapes
+    from .driver import Above, Below, Conflicts, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
     from .methods import Schedule
-    from .objectives import objective
-    from .run import unlearn
+    from .tasks import Classification, LanguageModel, MultiLabel, Regression
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+_MODULES = {
+    "client.data": ("ClientData", "Examples"),
+    "core": (
+        "ClientId",
+        "Event",
+        "FedUnlearnError",
+        "Federation",
+        "History",
+        "Job",
+        "LocalTraining",
+        "Outcome",
+        "Phase",
+        "Progress",
+        "Replies",
+        "Reply",
+        "Request",
+        "Round",
+        "Stage",
+        "State",
+        "Status",
+        "Task",
+        "Terms",
+        "Vector",
+        "train",
+    ),
+    "core.registry": ("loss", "step", "work"),
+    "core.vectors": ("flatten", "load", "shapes"),
+    "driver": ("Above", "Below", "Conflicts", "Participation", "unlearn"),
+    "engines": ("Parallel", "Sequential", "simulate"),
+    "methods": ("Schedule", "method"),
+    "models": ("model",),
+    "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "Above",
+    "Below",
+    "Classification",
     "ClientData",
     "ClientId",
+    "Conflicts",
     "Event",
     "Examples",
     "FedUnlearnError",
     "Federation",
+    "History",
     "Job",
+    "LanguageModel",
     "LocalTraining",
+    "MultiLabel",
     "Outcome",
     "Parallel",
+    "Participation",
     "Phase",
     "Progress",
+    "Regression",
     "Replies",
     "Reply",
     "Request",
+    "Round",
     "Schedule",
     "Sequential",
     "Stage",
     "State",
     "Status",
+    "Task",
+    "Terms",
     "Vector",
     "flatten",
+    "load",
+    "loss",
     "method",
     "model",
-    "objective",
+    "shapes",
     "simulate",
+    "step",
+    "train",
     "unlearn",
+    "work",
 ]
-
-_ELSEWHERE = {
-    "Schedule": "methods",
-    "Parallel": "engines",
-    "Sequential": "engines",
-    "flatten": "core.vectors",
-    "method": "methods",
-    "model": "models",
-    "objective": "objectives",
-    "simulate": "engines",
-    "unlearn": "run",
-}
 
 
 def __getattr__(name: str) -> object:
     """Imports a public name on first use: torch takes seconds, which ``--help`` need not wait for."""
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ELSEWHERE.get(name, 'core')}", __name__), name)
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

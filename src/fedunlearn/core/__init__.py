@@ -1,57 +1,65 @@
 """What a method author reads: messages, state, phases, requests, federations, names and seeds."""
 
-from .registry import did_you_mean
-from .types import (
+from .errors import FedUnlearnError, require, require_count, require_rate
+from .federation import Federation, LocalTraining, Precision
+from .history import History
+from .messages import (
     Buffers,
-    ClientData,
     ClientId,
-    Evaluation,
-    Event,
-    Examples,
-    Federation,
-    FedUnlearnError,
+    Failure,
     Job,
-    Listener,
-    LocalTraining,
-    Metrics,
-    Objective,
-    Outcome,
-    Phase,
-    Precision,
-    Progress,
+    Mean,
+    MissingReply,
+    Reason,
     Replies,
     Reply,
-    Request,
-    Stage,
-    State,
-    Status,
+    Statistics,
+    Terms,
     Vector,
+    train,
 )
+from .phase import Jobs, Phase, Round
+from .registry import did_you_mean
+from .request import Request
+from .state import Event, Listener, Metrics, Outcome, Progress, Stage, State, Status
+from .task import Batch, LabelTask, Task
 
 __all__ = [
+    "Batch",
     "Buffers",
-    "ClientData",
     "ClientId",
-    "Evaluation",
     "Event",
-    "Examples",
+    "Failure",
     "FedUnlearnError",
     "Federation",
+    "History",
     "Job",
+    "Jobs",
+    "LabelTask",
     "Listener",
     "LocalTraining",
+    "Mean",
     "Metrics",
-    "Objective",
+    "MissingReply",
     "Outcome",
     "Phase",
     "Precision",
     "Progress",
+    "Reason",
     "Replies",
     "Reply",
     "Request",
+    "Round",
     "Stage",
     "State",
+    "Statistics",
     "Status",
+    "Task",
+    "Terms",
     "Vector",
     "did_you_mean",
+    "require",
+    "require_count",
+    "require_rate",
+    "train",
 ]

@@ -1,15 +1,19 @@
-"""Names for things: methods, objectives, datasets, models, partitions."""
+"""Names for things: methods, losses, step rules, works, datasets, models, partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .types import FedUnlearnError, Objective, Phase
+from .errors import FedUnlearnError
+
+if TYPE_CHECKING:
+    from .phase import Phase
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -35,11 +39,11 @@ class Registry(Generic[T]):
         self._kind = kind
         self._entries: dict[str, Entry[T]] = {}
 
-    def __call__(self, name: str, **about: str) -> Callable[[T], T]:
-        def register(make: T) -> T:
+    def __call__(self, name: str, **about: str) -> Callable[[M], M]:
+        def register(make: M) -> M:
             if name in self._entries:
                 raise FedUnlearnError(f"{self._kind} {name!r} is registered twice: choose another name")
-            self._entries[name] = Entry(name, make, about)
+            self._entries[name] = Entry(name, cast(T, make), about)
             return make
 
         return register
@@ -57,7 +61,13 @@ class Registry(Generic[T]):
 
 
 method: Registry[Callable[..., tuple[Phase, ...]]] = Registry("method")
-objective: Registry[Callable[[Mapping[str, Any]], Objective]] = Registry("objective")
+"""From a schedule and options to the phases of a method."""
+loss: Registry[Callable[[Any, Any], Callable[[Any, Any], Any]]] = Registry("loss")
+"""From the task and the job to a function of model and batch that local training minimises."""
+step: Registry[Callable[[Any], Callable[[Any, Any, float], Any]]] = Registry("step rule")
+"""From the job to a function of parameters, gradient and learning rate: what one local step subtracts."""
+work: Registry[Callable[[Any, Any, Any], Mapping[str, Any]]] = Registry("work")
+"""What clients compute beside training and measuring: from task, model and batches to named arrays."""
 dataset: Registry[Callable[..., Any]] = Registry("dataset")
 model: Registry[Callable[..., Any]] = Registry("model")
 partition: Registry[Callable[..., Any]] = Registry("partition")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .types import Buffers, FedUnlearnError, State, Vector
+from .errors import FedUnlearnError
+from .messages import Buffers, Vector
+from .state import State
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:

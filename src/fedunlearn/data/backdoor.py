@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Examples, FedUnlearnError
+from ..client.data import Examples
+from ..core import FedUnlearnError
 from ..core.seeds import generator
 
 VALUE = 0.8333

@@ -17,7 +17,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..core import Examples, FedUnlearnError
+from ..client.data import Examples
+from ..core import FedUnlearnError
 from ..core.registry import dataset
 from .sources import SOURCES, find, locate, read
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import ClientData, ClientId, Examples, FedUnlearnError
+from ..client.data import ClientData, Examples
+from ..core import ClientId, FedUnlearnError
 from ..core.registry import did_you_mean
 from ..core.seeds import generator
 from .backdoor import VALUE, Trigger, poison, trigger, triggered

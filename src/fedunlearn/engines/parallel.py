@@ -7,25 +7,28 @@ the number of workers nor who is faster changes a bit of the result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core import Buffers, ClientData, ClientId, Evaluation, Job, Precision, Replies, Reply, Vector
-from ..local import Learner
-from ..objectives import objective
+from ..client import data as holdings
+from ..client.data import ClientData, Data, as_clients
+from ..client.learner import Learner
+from ..core import ClientId, Job, Mean, Precision, Replies, Reply, Task, Terms, registry
+from ..tasks import Classification
 from .memory import Place, SharedMemory
-from .sequential import in_rows
-from .workers import Answer, Crew, Task
+from .sequential import split_known, training_order
+from .workers import Answer, Crew
+from .workers import Task as Message
 
 
 class Parallel:
     """A federation in worker processes; leave it through ``with``, or ``close`` it.
 
-    Workers know what this process knew when they started: its model, its data, its registered objectives
-    (a later one starts them anew). Torch's random numbers follow the job; those that a model draws elsewhere,
+    Workers know what this process knew when they started: its model, its data, its registered losses,
+    step rules and works (a later one starts them anew). Torch's random numbers follow the job; those that a model draws elsewhere,
     from numpy for instance, depend on who trains which client. A reply lies in memory that is used again when
     nothing in this process refers to it.
     """
@@ -33,17 +36,19 @@ class Parallel:
     def __init__(
         self,
         model: nn.Module,
-        data: Mapping[ClientId, ClientData],
+        data: Mapping[ClientId, ClientData | Data],
         *,
         workers: int,
+        task: Task = Classification(),
         precision: Precision = "fp32",
     ) -> None:
-        self._learner = Learner(model, precision=precision)
-        self._data = {client: data[client] for client in sorted(data)}
+        self._data = as_clients(data)
+        self._learner = Learner(model, task, precision=precision)
+        self._learner.check(self._data)
         self._memory = SharedMemory()
-        self._crew = Crew(workers, _Clients(self._learner, self._data, self._memory))
-        self._workers = workers
-        self._objectives: set[str] = set()
+        self._crew = Crew(min(workers, len(self._data)), _Clients(self._learner, self._data, self._memory))
+        self._workers = min(workers, len(self._data))
+        self._registered: set[str] = set()
 
     def __enter__(self) -> Parallel:
         return self
@@ -60,108 +65,95 @@ class Parallel:
         self._crew.close()
 
     @property
-    def clients(self) -> tuple[ClientId, ...]:
-        return tuple(self._data)
+    def task(self) -> Task:
+        return self._learner.task
 
-    def train(self, jobs: Mapping[ClientId, Job]) -> Replies:
-        clients = in_rows(jobs)
+    def present(self) -> frozenset[ClientId]:
+        return frozenset(self._data)
+
+    def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
+        known, missing = split_known(jobs, self._data)
+        trained = training_order(known)
+        clients = [*trained, *sorted(known.keys() - set(trained))]
         given = _distinct(
             tensor
-            for job in jobs.values()
-            for tensor in (job.params, *job.arrays.values(), *job.buffers.values())
+            for job in known.values()
+            for tensor in (job.params, *job.arrays.values(), *(job.buffers or {}).values())
         )
-        results = [self._learner.empty(1)[0], *self._learner.buffers.values()]
+        results = [self._learner.empty(1)[0], *self._learner.buffers.values()] if trained else []
         taken = self._memory.take(
             *((tensor.dtype, tensor.shape) for tensor in given.values()),
-            *((tensor.dtype, (len(jobs), *tensor.shape)) for tensor in results),
+            *((tensor.dtype, (len(trained), *tensor.shape)) for tensor in results),
         )
         places = _fill(taken[: len(given)], given)
-        (displacements, matrix), *buffers = taken[len(given) :]
-        tasks = [
-            _training(client, jobs[client], places)
-            | {
-                "displacement": displacements.row(number),
-                "results": [place.row(number) for place, _ in buffers],
-            }
-            for number, client in enumerate(clients)
-        ]
-        answers = self._do(tasks, [len(self._data[client].train.y) for client in clients])
-        return Replies(
+        room = taken[len(given) :]
+        messages = [
             {
-                client: Reply(
-                    matrix[number],
-                    answer["examples"],
-                    answer["metrics"],
-                    answer["arrays"],
-                    buffers={
-                        name: values[number].clone()
-                        for name, (_, values) in zip(self._learner.buffers, buffers, strict=True)
-                    },
-                )
-                for number, (client, answer) in enumerate(zip(clients, answers, strict=True))
+                **_message(client, known[client], terms, places),
+                "results": [place.row(row) for place, _ in room] if row < len(trained) else [],
             }
-        )
-
-    def evaluate(self, params: Vector, buffers: Buffers) -> Evaluation:
-        given = _distinct((params, *buffers.values()))
-        places = _fill(self._memory.take(*((tensor.dtype, tensor.shape) for tensor in given.values())), given)
-        tasks = [
-            {
-                "do": "evaluate",
-                "client": client,
-                "params": places[id(params)],
-                "buffers": {name: places[id(buffer)] for name, buffer in buffers.items()},
-            }
-            for client in self._data
+            for row, client in enumerate(clients)
         ]
-        sizes = [
-            sum(len(examples.y) for examples in data.evaluations.values()) for data in self._data.values()
-        ]
-        return {
-            client: {name: value for name, value in answer.items() if name != "arrays"}
-            for client, answer in zip(self._data, self._do(tasks, sizes), strict=True)
-        }
+        answers = self._do(messages, [self._effort(client, known[client]) for client in clients])
+        replies = {client: _reply(answer) for client, answer in zip(clients, answers, strict=True)}
+        for row, client in enumerate(trained):
+            displacement, *buffers = (values[row] for _, values in room)
+            named = zip(self._learner.buffers, buffers, strict=True)
+            replies[client] = replace(
+                replies[client],
+                displacement=displacement,
+                buffers={name: value.clone() for name, value in named},
+            )
+        return Replies(replies, missing)
 
-    def _do(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Answer]:
-        known = {entry.name for entry in objective}
-        if known != self._objectives:
+    def _effort(self, client: ClientId, job: Job) -> int:
+        """How much a job has to read, so that the longest begin first."""
+        held = self._data[client]
+        sets = held.evaluations.values() if job.work == "measure" else [held.train]
+        return sum(holdings.size(data) for data in sets)
+
+    def _do(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Answer]:
+        known = {entry.name for names in (registry.loss, registry.step, registry.work) for entry in names}
+        if known != self._registered:
             self._crew.close()
-            self._objectives = known
-        return self._crew.do(tasks, sizes)
+            self._registered = known
+        return self._crew.do(messages, sizes)
 
 
 @dataclass(frozen=True)
 class _Clients:
-    """What workers do: the tasks of all clients, because any worker may get any of them."""
+    """What workers do: the jobs of all clients, because any worker may get any of them."""
 
     learner: Learner
     data: Mapping[ClientId, ClientData]
     memory: SharedMemory
 
-    def __call__(self, task: Task) -> Answer:
-        if task["do"] == "try":
+    def __call__(self, message: Message) -> Answer:
+        if message.get("do") == "try":
             # Where another device has threads for backward passes, a forked process has lost them.
             torch.ones(1, requires_grad=True).sum().backward()
             return {}
-        data = self.data[task["client"]]
-        params, buffers = self._see(task["params"]), self._see_all(task["buffers"])
-        if task["do"] == "evaluate":
-            return self.learner.evaluate(data, params, buffers)
-        lr, epochs, batch_size, seed = task["training"]
         job = Job(
-            params,
-            task["objective"],
-            self._see_all(task["arrays"]),
-            buffers=buffers,
-            lr=lr,
-            epochs=epochs,
-            batch_size=batch_size,
-            seed=seed,
+            message["work"],
+            self._see(message["params"]),
+            self._see_all(message["arrays"]),
+            message["config"],
+            self._see_all(message["buffers"]),
         )
-        reply = self.learner.train(data.train, job, out=self._see(task["displacement"]))
-        for place, buffer in zip(task["results"], reply.buffers.values(), strict=True):
-            self._see(place).copy_(buffer)
-        return {"examples": reply.examples, "metrics": reply.metrics, "arrays": reply.arrays}
+        terms = Terms(**{**message["terms"], "seed": tuple(message["terms"]["seed"])})
+        results = [self._see(place) for place in message["results"]]
+        client = message["client"]
+        reply = self.learner.perform(client, self.data[client], job, terms, *results[:1])
+        for place, buffer in zip(results[1:], reply.buffers.values(), strict=True):
+            place.copy_(buffer)
+        return {
+            "examples": reply.examples,
+            "statistics": {
+                name: {score: [mean.total, mean.count] for score, mean in means.items()}
+                for name, means in reply.statistics.items()
+            },
+            "arrays": reply.arrays,
+        }
 
     def _see(self, place: list[Any]) -> Tensor:
         return self.memory.see(Place(*place))
@@ -170,16 +162,24 @@ class _Clients:
         return {name: self._see(place) for name, place in places.items()}
 
 
-def _training(client: ClientId, job: Job, places: Mapping[int, Place]) -> dict[str, Any]:
+def _message(client: ClientId, job: Job, terms: Terms, places: Mapping[int, Place]) -> dict[str, Any]:
     return {
-        "do": "train",
         "client": client,
+        "work": job.work,
         "params": places[id(job.params)],
-        "objective": job.objective,
         "arrays": {name: places[id(array)] for name, array in job.arrays.items()},
-        "buffers": {name: places[id(buffer)] for name, buffer in job.buffers.items()},
-        "training": [job.lr, job.epochs, job.batch_size, job.seed],
+        "config": dict(job.config),
+        "buffers": {name: places[id(buffer)] for name, buffer in (job.buffers or {}).items()},
+        "terms": asdict(terms),
     }
+
+
+def _reply(answer: Answer) -> Reply:
+    statistics = {
+        name: {score: Mean(*mean) for score, mean in means.items()}
+        for name, means in answer["statistics"].items()
+    }
+    return Reply(None, answer["examples"], statistics, answer["arrays"])
 
 
 def _distinct(tensors: Iterable[Tensor]) -> dict[int, Tensor]:

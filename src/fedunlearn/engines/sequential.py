@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from ..core import Buffers, ClientData, ClientId, Evaluation, Job, Precision, Replies, Vector
-from ..local import Learner
+from .. import methods as _registers_losses_steps_and_works  # noqa: F401
+from ..client.data import ClientData, Data, as_clients
+from ..client.learner import Learner
+from ..core import ClientId, Failure, Job, Precision, Reason, Replies, Task, Terms
+from ..tasks import Classification
 
 
 class Sequential:
@@ -16,31 +19,50 @@ class Sequential:
     def __init__(
         self,
         model: nn.Module,
-        data: Mapping[ClientId, ClientData],
+        data: Mapping[ClientId, ClientData | Data],
         *,
+        task: Task = Classification(),
         device: str = "cpu",
         precision: Precision = "fp32",
     ) -> None:
-        self._learner = Learner(model, device, precision)
-        self._data = {client: data[client] for client in sorted(data)}
+        self._data = as_clients(data)
+        self._learner = Learner(model, task, device, precision)
+        self._learner.check(self._data)
 
     @property
-    def clients(self) -> tuple[ClientId, ...]:
-        return tuple(self._data)
+    def task(self) -> Task:
+        return self._learner.task
 
-    def train(self, jobs: Mapping[ClientId, Job]) -> Replies:
-        rows = self._learner.empty(len(jobs))
+    def present(self) -> frozenset[ClientId]:
+        return frozenset(self._data)
+
+    def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
+        known, missing = split_known(jobs, self._data)
+        trained = training_order(known)
+        rows = dict(zip(trained, self._learner.empty(len(trained)), strict=True))
         return Replies(
             {
-                client: self._learner.train(self._data[client].train, jobs[client], out=row)
-                for client, row in zip(in_rows(jobs), rows, strict=True)
-            }
+                client: self._learner.perform(
+                    client, self._data[client], known[client], terms, rows.get(client)
+                )
+                for client in [*trained, *sorted(known.keys() - rows.keys())]
+            },
+            missing,
         )
 
-    def evaluate(self, params: Vector, buffers: Buffers) -> Evaluation:
-        return {client: self._learner.evaluate(data, params, buffers) for client, data in self._data.items()}
+
+def split_known(
+    jobs: Mapping[ClientId, Job], data: Mapping[ClientId, ClientData]
+) -> tuple[dict[ClientId, Job], dict[ClientId, Failure]]:
+    """The jobs of clients that are here, and the failures of those that are not."""
+    absent = Failure(Reason.ABSENT, "no such client is in the federation")
+    return (
+        {client: job for client, job in jobs.items() if client in data},
+        {client: absent for client in jobs if client not in data},
+    )
 
 
-def in_rows(jobs: Mapping[ClientId, Job]) -> list[ClientId]:
-    """Clients with the same task side by side: their displacements are a matrix as they lie."""
-    return sorted(jobs, key=lambda client: (jobs[client].objective or "", client))
+def training_order(jobs: Mapping[ClientId, Job]) -> list[ClientId]:
+    """Clients that train, those with the same loss side by side: their displacements lie as a matrix."""
+    trained = (client for client, job in jobs.items() if job.work == "train")
+    return sorted(trained, key=lambda client: (str(jobs[client].config.get("loss", "task")), client))

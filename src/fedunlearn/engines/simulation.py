@@ -15,8 +15,10 @@ from typing import get_args
 import torch
 from torch import nn
 
-from ..core import ClientData, ClientId, Federation, FedUnlearnError, Precision
+from ..client.data import ClientData, Data
+from ..core import ClientId, Federation, FedUnlearnError, Precision, Task
 from ..core.registry import did_you_mean
+from ..tasks import Classification
 from .parallel import Parallel
 from .sequential import Sequential
 from .workers import ending
@@ -34,8 +36,9 @@ loss.backward()
 
 def simulate(
     model: nn.Module,
-    data: Mapping[ClientId, ClientData],
+    data: Mapping[ClientId, ClientData | Data],
     *,
+    task: Task = Classification(),
     workers: int | None = None,
     device: str = "cpu",
     precision: Precision = "fp32",
@@ -52,7 +55,7 @@ def simulate(
     if device == "cpu" and count > 1:
         obstacle = _obstacle()
         if obstacle is None:
-            engine = Parallel(model, data, workers=count, precision=precision)
+            engine = Parallel(model, data, workers=count, task=task, precision=precision)
             try:
                 engine.start()
             except (FedUnlearnError, OSError, RuntimeError) as error:
@@ -63,7 +66,7 @@ def simulate(
         warnings.warn(f"clients train one after the other, because {obstacle}", stacklevel=2)
     elif device == "cpu" and workers is None:
         warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
-    return nullcontext(Sequential(model, data, device=device, precision=precision))
+    return nullcontext(Sequential(model, data, task=task, device=device, precision=precision))
 
 
 def _last_line(error: Exception) -> str:

@@ -35,6 +35,10 @@ def project_off(
     one with a positive product with ``away`` shortens the way back; any other is returned as it is, unless
     ``always``, as in the released code. Subtracting a mean of results never brings the model nearer to ω⁰.
 
+    Successive requests have one row of ``away`` each, ω − ω⁰ of that request. The result is then the nearest
+    vector that leads back to none of them (non-negative least squares; with ``always``, the part orthogonal
+    to all rows), whatever their order, and rescaled likewise.
+
     A zero or negligible ``away`` (1e-12 of the displacement) changes nothing. A displacement parallel to
     ``away`` (less than 1e-6 of it remains) gives the zero vector, which is not rescaled. The result is
     a new tensor of the displacement's type. A NaN or an infinity is refused.
@@ -44,10 +48,15 @@ def project_off(
     >>> project_off(torch.tensor([3.0, -4.0]), torch.tensor([0.0, 2.0]))
     tensor([ 3., -4.])
     """
-    if displacement.ndim != 1 or displacement.shape != away.shape:
+    if displacement.ndim != 1 or away.ndim not in (1, 2) or displacement.shape != away.shape[-1:]:
         raise ValueError(
-            f"expected two vectors of one length, got {tuple(displacement.shape)} and {tuple(away.shape)}"
+            "expected a vector and one or more rows of its length, "
+            f"got {tuple(displacement.shape)} and {tuple(away.shape)}"
         )
+    if away.ndim == 2:
+        if len(away) != 1:
+            return _project_off_all(displacement, away, always, rescale)
+        away = away[0]
     square = product = reach = 0.0
     for _, (own, anchor) in blocks(displacement.unsqueeze(0), away):
         square += float(own @ own)
@@ -75,6 +84,35 @@ def project_off(
     for part, (own, anchor) in blocks(displacement.unsqueeze(0), away):
         result[part] = own.sub_(anchor, alpha=share).mul_(scale)
     return result
+
+
+def _project_off_all(displacement: Tensor, away: Tensor, always: bool, rescale: bool) -> Tensor:
+    """Eq. 7 for several anchors: g − Aᵀμ that is shortest, with μ ≥ 0 unless ``always``."""
+    gram = displacement.new_zeros(len(away) + 1, len(away) + 1, dtype=torch.float64)
+    for _, block in blocks(away, displacement):
+        gram += block @ block.T
+    if not bool(gram.isfinite().all()):
+        raise ValueError("displacement or away holds a NaN, an infinity or numbers too large to square")
+    norm = math.sqrt(float(gram[-1, -1]))
+    lengths = gram.diagonal()[:-1].sqrt()
+    kept = lengths > NEGLIGIBLE * norm
+    lengths = lengths.where(kept, torch.ones_like(lengths))
+    cosines = (gram[:-1, :-1] / lengths / lengths.unsqueeze(1)) * (kept & kept.unsqueeze(1))
+    along = gram[:-1, -1] / lengths * kept
+    shares = torch.linalg.pinv(cosines, hermitian=True) @ along if always else nonnegative(cosines, along)
+    if not shares.any():
+        return displacement.clone()
+    shares = shares / lengths
+    result = torch.empty_like(displacement)
+    remaining = 0.0
+    for part, block in blocks(away, displacement):
+        rest = block[-1] - shares @ block[:-1]
+        remaining += float(rest @ rest)
+        result[part] = rest
+    remainder = math.sqrt(remaining)
+    if remainder <= VANISHING * norm:
+        return torch.zeros_like(displacement)
+    return result.mul_(norm / remainder) if rescale else result
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """What is measured in every round; the keys are the same in files, tables and plots."""
 
-from .cost import cost, size
+from .cost import cost, coverage, size
 from .forgetting import forgetting
 from .training import training
 from .utility import utility
 
-__all__ = ["cost", "forgetting", "size", "training", "utility"]
+__all__ = ["cost", "coverage", "forgetting", "size", "training", "utility"]

@@ -1,32 +1,51 @@
-"""What a round costs, counted the same way for every method."""
+"""What a round costs, counted the same way for every method, and whom it reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from ..core import ClientId, Job, Metrics, Replies
+from ..core import ClientId, Jobs, Metrics, Replies, Request
 
 
-def cost(jobs: Mapping[ClientId, Job], replies: Replies, seconds: float, server: float) -> Metrics:
-    """Local trainings, bytes the server sent and received, wall seconds, and those of the server in them.
-
-    A job without a local epoch is no training, and its reply has no displacement worth sending.
-    """
-    trained = {client for client, job in jobs.items() if job.epochs > 0}
+def cost(exchanges: Sequence[tuple[Jobs, Replies]], seconds: float, server: float) -> Metrics:
+    """Local trainings, bytes the server sent and received, wall seconds, and those of the server in them."""
     return {
-        "local_trainings": len(trained),
+        "local_trainings": sum(job.work == "train" for jobs, _ in exchanges for job in jobs.values()),
         "bytes_down": sum(
-            size(job.params, *job.arrays.values(), *job.buffers.values()) for job in jobs.values()
+            size(job.params, *job.arrays.values(), *(job.buffers or {}).values())
+            for jobs, _ in exchanges
+            for job in jobs.values()
         ),
         "bytes_up": sum(
             size(*reply.arrays.values(), *reply.buffers.values())
-            + (size(reply.displacement) if client in trained else 0)
-            for client, reply in replies.items()
+            + (size(reply.displacement) if reply.displacement is not None else 0)
+            for jobs, replies in exchanges
+            for reply in replies.of(jobs).values()
         ),
         "seconds": seconds,
         "seconds_server": server,
+    }
+
+
+def coverage(
+    exchanges: Sequence[tuple[Jobs, Replies]],
+    heard: Collection[ClientId],
+    ever_heard: Collection[ClientId],
+    request: Request,
+) -> Metrics:
+    """How many retained clients answered in this round, and which share of them has answered at all.
+
+    Clients that were asked in vain are counted as ``missing``.
+    """
+    if not any(jobs for jobs, _ in exchanges):
+        return {}
+    lost = {client for jobs, replies in exchanges for client in jobs if client not in replies}
+    return {
+        "heard": len(heard),
+        "coverage": len(set(ever_heard) & set(request.retained)) / len(request.retained),
+        **({"missing": len(lost)} if lost else {}),
     }
 
 

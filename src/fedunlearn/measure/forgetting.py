@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from ..core import Evaluation, Metrics, Request
+from ..core import ClientId, Mean, Metrics, Replies, Request
+
+SHORT = {"accuracy": "acc"}
+"""Scores that have a shorter name in keys."""
 
 
-def forgetting(evaluation: Evaluation, request: Request) -> Metrics:
-    """Attack success on triggered data; accuracy on what is to be forgotten and on clean held-out data.
+def forgetting(replies: Replies, request: Request) -> Metrics:
+    """Attack success on triggered data; scores on what is to be forgotten and on held-out data.
 
-    Several targets are pooled by their number of examples; a set that no target holds gives no key.
+    Several targets are pooled by their counts, and each has its own row beside: ``asr TARGET``. A set that no
+    target holds gives no key.
     """
+    pooled = _of(replies, request.targets)
+    if len(request.targets) > 1:
+        for target in request.targets:
+            pooled |= {f"{key} {target}": value for key, value in _of(replies, (target,)).items()}
+    return pooled
+
+
+def _of(replies: Replies, targets: tuple[ClientId, ...]) -> Metrics:
     measures: Metrics = {}
-    for key, name in (
-        ("asr", "backdoor_accuracy"),
-        ("forget_acc", "forget_accuracy"),
-        ("target_acc", "test_accuracy"),
-    ):
-        pooled = _pooled(evaluation, request, name)
-        if pooled is not None:
-            measures[key] = pooled
-    for name in ("backdoor_loss", "forget_loss"):
-        pooled = _pooled(evaluation, request, name)
-        if pooled is not None:
-            measures["loss_target"] = pooled
+    for name, prefix in (("backdoor", "asr"), ("forget", "forget"), ("test", "target")):
+        for score, mean in _pooled(replies, targets, name).items():
+            if prefix == "asr" and score == "accuracy":
+                measures["asr"] = mean.value
+            elif prefix != "asr" and score != "loss":
+                measures[f"{prefix}_{SHORT.get(score, score)}"] = mean.value
+    for name in ("backdoor", "forget"):
+        if "loss" in (pooled := _pooled(replies, targets, name)):
+            measures["loss_target"] = pooled["loss"].value
             break
     return measures
 
 
-def _pooled(evaluation: Evaluation, request: Request, name: str) -> float | None:
-    size = name.rsplit("_", 1)[0] + "_examples"
-    rows = [evaluation[target] for target in request.targets if name in evaluation.get(target, {})]
-    total = sum(row[size] for row in rows)
-    return sum(row[name] * row[size] for row in rows) / total if total else None
+def _pooled(replies: Replies, targets: tuple[ClientId, ...], name: str) -> dict[str, Mean]:
+    sums: dict[str, Mean] = {}
+    for target in targets:
+        if target in replies:
+            for score, mean in replies[target].statistics.get(name, {}).items():
+                sums[score] = sums[score] + mean if score in sums else mean
+    return sums

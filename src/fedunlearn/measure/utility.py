@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from statistics import fmean, pstdev
 
-from ..core import Evaluation, Metrics, Request
+from ..core import Metrics, Replies, Request
+from .forgetting import SHORT
 
 
-def utility(evaluation: Evaluation, request: Request) -> Metrics:
+def utility(replies: Replies, request: Request) -> Metrics:
     """R-Acc over the retained clients: mean, population deviation, worst, best; and their mean loss.
 
-    ``r_acc CLIENT`` is one client's share in it; ``r_seen`` the mean on examples that they trained on.
+    ``r_acc CLIENT`` is one client's part in it; ``r_seen`` the mean on examples that they trained on. Other
+    scores than accuracy have their mean and deviation.
     """
     rows = {
-        client: evaluation[client]
+        client: replies[client].statistics["test"]
         for client in request.retained
-        if "test_accuracy" in evaluation.get(client, {})
+        if "test" in getattr(replies.get(client), "statistics", {})
     }
-    if not rows:
-        return {}
-    accuracies = [row["test_accuracy"] for row in rows.values()]
-    seen = [row["seen_accuracy"] for row in rows.values() if "seen_accuracy" in row]
+    measures: Metrics = {}
+    for score in dict.fromkeys(score for row in rows.values() for score in row if score != "loss"):
+        key = f"r_{SHORT.get(score, score)}"
+        values = {client: row[score].value for client, row in rows.items() if score in row}
+        measures |= {key: fmean(values.values()), f"{key}_std": pstdev(values.values())}
+        if score == "accuracy":
+            measures |= {f"{key}_worst": min(values.values()), f"{key}_best": max(values.values())}
+        measures |= {f"{key} {client}": value for client, value in values.items()}
+    losses = [row["loss"].value for row in rows.values() if "loss" in row]
+    seen = [
+        reply.statistics["seen"]["accuracy"].value
+        for reply in replies.of(rows).values()
+        if "accuracy" in reply.statistics.get("seen", {})
+    ]
     return {
-        "r_acc": fmean(accuracies),
-        "r_acc_std": pstdev(accuracies),
-        "r_acc_worst": min(accuracies),
-        "r_acc_best": max(accuracies),
-        "loss_retained": fmean(row["test_loss"] for row in rows.values()),
+        **measures,
+        **({"loss_retained": fmean(losses)} if losses else {}),
         **({"r_seen": fmean(seen)} if seen else {}),
-        **{f"r_acc {client}": row["test_accuracy"] for client, row in rows.items()},
     }

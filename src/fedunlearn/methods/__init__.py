@@ -1,6 +1,6 @@
 """Unlearning methods: one paper, one file."""
 
-from .. import uploads as _registers_objectives  # noqa: F401
+from .. import client as _registers_losses_and_steps  # noqa: F401
 from ..core.registry import method
 from . import (
     ablations,
@@ -14,7 +14,6 @@ from . import (
     fedrecovery,
     finetune,
     fupga,
-    history,
     joint,
     knot,
     mode,
@@ -39,7 +38,6 @@ __all__ = [
     "fedrecovery",
     "finetune",
     "fupga",
-    "history",
     "joint",
     "knot",
     "method",

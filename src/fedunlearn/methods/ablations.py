@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 
-from ..core import Phase
+from ..core import Phase, require
 from ..core.registry import method
 from ..maths import common_descent, plain_descent, random_direction
 from .fedosd import AnchoredAveraging, Direct, ForgettingDescent, fedosd, steepest
-from .schedule import Schedule, require
+from .schedule import Schedule
 
 PAPER, ONLINE = "Pan et al., AAAI 2025", "targets and retained, then retained"
 
 
-def _phases(schedule: Schedule, objective: str = "uce", direction: Direct = steepest) -> tuple[Phase, ...]:
+def _phases(schedule: Schedule, direction: Direct = steepest) -> tuple[Phase, ...]:
     return (
-        ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective, direction),
+        ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, "uce", direction),
         AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr),
     )
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from ..core import Phase, Request, State
+from ..core import Job, Phase, Request, State, require, train
 from ..core.registry import method
 from .fedavg import Averaging
-from .schedule import Schedule, require
+from .schedule import Schedule
 from .targets import TargetTraining
 
 
@@ -20,11 +16,10 @@ from .targets import TargetTraining
 class Ascent(TargetTraining):
     """The targets climb their own loss, with the gradient of each step clipped."""
 
-    objective: str | None = "ascent"
     clip: float = math.inf
 
-    def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
-        return {"clip": torch.tensor(self.clip)}
+    def job(self, request: Request, state: State) -> Job:
+        return train(state.params, "ascent", "clipped", clip=self.clip)
 
 
 @method(
@@ -34,7 +29,7 @@ class Ascent(TargetTraining):
     online="targets, then retained",
 )
 def ascent(schedule: Schedule, *, clip: float = 5.0) -> tuple[Phase, ...]:
-    """``clip`` bounds the norm of the gradient of each local step; cross-entropy itself has no bound."""
+    """``clip`` bounds the norm of the gradient of each local step; the loss itself has no bound."""
     require(clip > 0, "clip", clip, "positive")
     return (
         Ascent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip),

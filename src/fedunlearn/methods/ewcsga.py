@@ -1,88 +1,99 @@
-"""EWCSGA: gradient ascent held back by elastic weight consolidation (Wu et al., IEEE Network 2022).
-
-How the Fisher diagonal is taken is in ``uploads.py``.
-"""
+"""EWCSGA: gradient ascent held back by elastic weight consolidation (Wu et al., IEEE Network 2022)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from ..core import ClientId, Job, Objective, Phase, Replies, Request, Stage, State, Vector
-from ..core.registry import method
-from ..objectives import Ascend, objective
-from .ascent import Ascent
+from ..client.steps import Step, clipped
+from ..core import (
+    Batch,
+    Job,
+    Jobs,
+    LabelTask,
+    Phase,
+    Replies,
+    Request,
+    Round,
+    Stage,
+    State,
+    Vector,
+    require,
+    train,
+    vectors,
+)
+from ..core.registry import method, step, work
 from .fedavg import Averaging
-from .schedule import Schedule, require
-from .targets import absent
+from .schedule import Schedule
 
 
-@dataclass(frozen=True, kw_only=True)
-class ElasticAscend(Ascend):
-    """−CE + λ/2 Σ F_k (ω_k − ω⁰_k)².
+@work("fisher", summary="the diagonal of the Fisher information", part_of="ewcsga")
+def fisher(task: LabelTask, model: nn.Module, batches: Iterator[Batch]) -> Mapping[str, Tensor]:
+    """The mean over batches of (∇ log p(ŷ|x))², ŷ being what the model itself predicts."""
+    parameters = vectors.trainable(model)
+    squares = []
+    for batch in batches:
+        logits = task.logits(model, batch)
+        loss = cross_entropy(logits, logits.detach().argmax(1))
+        slopes = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        squares.append(torch.cat([slope.reshape(-1) for slope in slopes]).square())
+    return {"fisher": sum(squares[1:], squares[0]) / len(squares)}
+
+
+@step("elastic", summary="a clipped step, and a spring to an anchor in each parameter", part_of="ewcsga")
+def elastic(job: Job) -> Step:
+    """The step of −L + λ/2 Σ F_k (ω_k − ω⁰_k)².
 
     The sign is that of the paper's text: its formula, ascended literally, would maximise the penalty.
     Deviation: λ F_k is capped at 1/η, where one step leads back to ω⁰ and any more would overshoot.
     """
+    climb, anchor = clipped(job), job.arrays["anchor"]
+    stiffness = float(job.config["penalty"]) * job.arrays["fisher"]
 
-    anchor: Tensor
-    stiffness: Tensor
+    def rule(params: Vector, gradient: Vector, lr: float) -> Vector:
+        pull = stiffness.clamp(max=1 / lr) * (params - anchor)
+        return climb(params, gradient, lr) + lr * pull
 
-    def step(self, params: Vector, gradient: Vector, lr: float) -> Vector:
-        pull = self.stiffness.clamp(max=1 / lr) * (params - self.anchor)
-        return super().step(params, gradient, lr) + lr * pull
-
-
-@objective(
-    "elastic_ascent", summary="gradient ascent with a spring to an anchor in each parameter", part_of="ewcsga"
-)
-def _elastic_ascent(arrays: Mapping[str, Tensor]) -> Objective:
-    return ElasticAscend(
-        clip=float(arrays["clip"]), anchor=arrays["anchor"], stiffness=arrays["penalty"] * arrays["fisher"]
-    )
+    return rule
 
 
 @dataclass(frozen=True)
-class ImportanceEstimate(Phase):
-    """Asks once how much each parameter matters, at ω⁰."""
+class ElasticAscent(Phase):
+    """Ascent at the targets that parameters resist the more, the more they matter at ω⁰."""
 
+    penalty: float = 5000.0
+    clip: float = 5.0
     whose: Literal["target", "retained"] = "target"
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+    needs: ClassVar[frozenset[str]] = frozenset({"labels"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        asked = request.targets if self.whose == "target" else request.retained
-        return {client: Job(state.params, "fisher", effort=0) for client in asked}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if self.whose == "target" and (lost := absent(request, state, replies)):
-            return lost
-        parts = zip(replies.values(), replies.weights(), strict=True)
-        return state.remember(
-            fisher=sum(
-                (reply.arrays["fisher"] * share for reply, share in parts), torch.zeros_like(state.params)
-            )
+    def round(self, request: Request, state: State) -> Round:
+        if "fisher" not in state.memory:
+            state = state.remember(fisher=(yield from self._importance(request, state)))
+        job = train(
+            state.params,
+            "ascent",
+            "elastic",
+            arrays={"anchor": request.params, "fisher": state.memory["fisher"]},
+            clip=self.clip,
+            penalty=self.penalty,
         )
+        replies = yield dict.fromkeys(request.targets, job)
+        return state.step(-replies.every(request.targets).mean())
 
-
-@dataclass(frozen=True)
-class ElasticAscent(Ascent):
-    """Ascent at the targets that parameters resist the more, the more they matter."""
-
-    objective: str | None = "elastic_ascent"
-    penalty: float = 5000.0
-
-    def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
-        return {
-            **super().arrays(request, state),
-            "anchor": request.params,
-            "fisher": state.memory["fisher"],
-            "penalty": torch.tensor(self.penalty),
-        }
+    def _importance(self, request: Request, state: State) -> Generator[Jobs, Replies, Vector]:
+        """How much each parameter matters, by the examples of those who are asked."""
+        asked = request.targets if self.whose == "target" else request.asked
+        replies = yield dict.fromkeys(asked, Job("fisher", request.params))
+        known = replies.every(asked) if self.whose == "target" else replies.some(asked)
+        parts = zip(known.values(), known.weights(), strict=True)
+        return sum((reply.arrays["fisher"] * share for reply, share in parts), torch.zeros_like(state.params))
 
 
 @method(
@@ -98,11 +109,10 @@ def ewcsga(
     clip: float = 5.0,
     fisher: Literal["target", "retained"] = "target",
 ) -> tuple[Phase, ...]:
-    """``penalty`` is λ; ``fisher`` says on whose data the Fisher diagonal is taken."""
+    """``penalty`` is λ; ``fisher`` says on whose data the first round takes the Fisher diagonal."""
     require(clip > 0, "clip", clip, "positive")
     require(penalty >= 0, "penalty", penalty, "zero or more")
     return (
-        ImportanceEstimate(min(1, schedule.unlearn_rounds), schedule.unlearn_lr, fisher),
-        ElasticAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip, penalty=penalty),
+        ElasticAscent(schedule.unlearn_rounds, schedule.unlearn_lr, penalty, clip, fisher),
         Averaging(schedule.recover_rounds, schedule.recover_lr),
     )

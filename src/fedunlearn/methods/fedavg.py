@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import ClientId, Job, Phase, Replies, Request, Stage, State
-from . import history
+from ..core import ClientId, History, Phase, Request, Round, Stage, State, history, train
 
 
 @dataclass(frozen=True)
 class Averaging(Phase):
-    """The retained clients go on without the targets, averaged by their number of examples."""
+    """The retained clients continue without the targets, averaged by their number of examples."""
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {client: Job(state.params) for client in request.retained}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        return state.step(-replies.average())
+    def round(self, request: Request, state: State) -> Round:
+        replies = yield {client: train(state.params) for client in request.asked}
+        return state.step(-replies.some(request.asked).average())
 
 
 @dataclass(frozen=True)
-class Pretraining(Averaging):
+class Pretraining(Phase):
     """Averaging over all clients, later targets included; records in its memory what later methods need."""
 
     history: tuple[str, ...] = ()
 
     stage: ClassVar[Stage] = Stage.PRETRAINING
 
-    def speakers(self, request: Request) -> tuple[ClientId, ...]:
+    def learners(self, request: Request) -> tuple[ClientId, ...]:
         return request.clients
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {client: Job(state.params) for client in request.clients}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        recorded = history.record(self.history, request, state, replies)
-        return super().tell(request, state, replies).remember(**recorded)
+    def round(self, request: Request, state: State) -> Round:
+        replies = yield {client: train(state.params) for client in request.asked}
+        heard = History.from_tensors(state.memory).hear(
+            self.history, history.Round(state, replies, request.clients, request.shapes)
+        )
+        return state.step(-replies.some(request.asked).average()).remember(**heard.tensors())

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import ClientId, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..core import ClientId, Phase, Replies, Request, Round, Stage, State, Status, Vector, require, train
 from ..core.registry import method
-from .schedule import Schedule, require
+from .schedule import Schedule
 
 
 @dataclass(frozen=True)
 class CalibratedReplay(Phase):
     """New directions from the retained clients, with the lengths that their updates once had.
 
-    Of the recorded rounds as many are replayed, evenly spaced, as the phase has rounds.
+    The phase replays as many of the recorded rounds as it has rounds, evenly spaced.
     """
 
     effort: float = 1.0
@@ -32,32 +31,26 @@ class CalibratedReplay(Phase):
         new = request.fresh("federaser").buffers if request.fresh else state.buffers
         return State(state.params, buffers=new)
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        begun = self._begun(request, state)
-        return {client: Job(begun, effort=self.effort) for client in request.retained}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        recorded = min(len(request.recorded("norms", client)) for client in request.retained)
+    def round(self, request: Request, state: State) -> Round:
+        # The first round starts from the model that pre-training started from.
+        begun = state.params if state.round else request.history.shared["norms"]
+        replies = yield {client: train(begun, effort=self.effort) for client in request.asked}
+        recorded = min(len(request.history.of("norms", client)) for client in request.retained)
         replayed = state.round * max(recorded, self.rounds) // self.rounds
         calibrated = {
             client: replace(reply, displacement=scaled)
-            for client, reply in replies.items()
-            if (scaled := self._scaled(request, client, replayed, reply.displacement)) is not None
+            for client, reply in replies.some(request.asked).items()
+            if (scaled := self._scaled(request, client, replayed, reply.moved)) is not None
         }
-        begun = self._begun(request, state)
         # Deviation: the paper prints another 1/(K-1) before this mean, which its text contradicts.
         moved = state.move_to(begun - Replies(calibrated).average() if calibrated else begun)
         if replayed + 1 >= recorded and state.round + 1 < self.rounds:
             return moved.halt(Status.CONVERGED, f"all {recorded} recorded rounds are replayed")
         return moved
 
-    def _begun(self, request: Request, state: State) -> Vector:
-        """The first round starts from the model that pre-training started from."""
-        return state.params if state.round else request.history["norms"]
-
     def _scaled(self, request: Request, client: ClientId, round: int, fresh: Vector) -> Vector | None:
         """‖U_i‖ Û_i/‖Û_i‖, of the whole vector or of each tensor; None for a client that did not move."""
-        old = request.recorded("norms", client)[round]
+        old = request.history.of("norms", client)[round]
         if not self.layerwise:
             length = torch.linalg.vector_norm(fresh)
             return fresh * (torch.linalg.vector_norm(old) / length) if length > 0 and old.any() else None
@@ -66,6 +59,15 @@ class CalibratedReplay(Phase):
             length = torch.linalg.vector_norm(piece)
             pieces.append((piece * (norm / length) if length > 0 else piece).reshape(-1))
         return torch.cat(pieces) if old.any() else None
+
+
+@dataclass(frozen=True)
+class LayerwiseReplay(CalibratedReplay):
+    """The same with the length of each parameter tensor."""
+
+    layerwise: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"norms", "shapes"})
 
 
 @method(
@@ -78,4 +80,5 @@ def federaser(schedule: Schedule, *, effort: float = 1.0, layerwise: bool = Fals
     """``effort`` is the share of the local epochs spent on calibration (the paper's r);
     ``layerwise`` keeps the length of each parameter tensor, not of the whole update."""
     require(0 < effort <= 1, "effort", effort, "above 0 and at most 1")
-    return (CalibratedReplay(schedule.rounds, schedule.pretrain_lr, effort, layerwise),)
+    replay = LayerwiseReplay if layerwise else CalibratedReplay
+    return (replay(schedule.rounds, schedule.pretrain_lr, effort),)

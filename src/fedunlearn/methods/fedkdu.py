@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,28 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..core import ClientId, Job, Objective, Phase, Replies, Request, Stage, State
-from ..core.registry import method
-from ..objectives import Minimise, answers, objective
+from ..client.losses import Loss, teacher_logits
+from ..core import Batch, Job, LabelTask, Phase, Request, Round, Stage, State, require, train
+from ..core.registry import loss, method
 from .fedavg import Averaging
-from .schedule import Schedule, require
+from .schedule import Schedule
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distillation(Minimise):
-    """Cross-entropy to a teacher's probabilities at a temperature, times its square."""
+@loss("distillation", summary="what another model predicts, without labels", part_of="fedkdu")
+def distillation(task: LabelTask, job: Job) -> Loss:
+    """Cross-entropy to a teacher's probabilities at a temperature τ, times τ²."""
+    teacher, temperature = job.arrays["teacher"], float(job.config["temperature"])
 
-    teacher: Tensor
-    temperature: float = 1.0
+    def minimised(model: nn.Module, batch: Batch) -> Tensor:
+        soft = (teacher_logits(task, model, teacher, batch) / temperature).softmax(1)
+        return cross_entropy(task.logits(model, batch) / temperature, soft) * temperature**2
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        soft = (answers(model, self.teacher, x) / self.temperature).softmax(1)
-        return cross_entropy(model(x) / self.temperature, soft) * self.temperature**2
-
-
-@objective("distillation", summary="learning what another model says, without labels", part_of="fedkdu")
-def _distillation(arrays: Mapping[str, Tensor]) -> Objective:
-    return Distillation(teacher=arrays["teacher"], temperature=float(arrays["temperature"]))
+    return minimised
 
 
 @dataclass(frozen=True)
@@ -41,12 +35,9 @@ class UpdateErasure(Phase):
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
+    def round(self, request: Request, state: State) -> State:
         added = sum(
-            (request.recorded("updates", target) for target in request.targets),
+            (request.history.of("updates", target) for target in request.targets),
             torch.zeros_like(state.params),
         )
         share = float(torch.linalg.vector_norm(added) / torch.linalg.vector_norm(request.params))
@@ -59,16 +50,14 @@ class PublicDistillation(Phase):
 
     temperature: float = 2.0
 
-    stage: ClassVar[Stage] = Stage.UNLEARNING
-    needs: ClassVar[frozenset[str]] = frozenset({"public"})
-    forgets: ClassVar[bool] = False
+    stage: ClassVar[Stage] = Stage.POSTTRAINING
+    needs: ClassVar[frozenset[str]] = frozenset({"labels", "public"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+    def round(self, request: Request, state: State) -> Round:
         assert request.public is not None
-        teacher = {"teacher": request.params, "temperature": torch.tensor(self.temperature)}
-        return {request.public: Job(state.params, "distillation", teacher)}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
+        teacher = {"teacher": request.params}
+        job = train(state.params, "distillation", arrays=teacher, temperature=self.temperature)
+        replies = yield {request.public: job}
         return state.step(-replies.mean())
 
 

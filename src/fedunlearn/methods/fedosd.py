@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..core import ClientId, Job, Phase, Replies, Request, Stage, State, Status
+from ..client.losses import require_unlearning_loss
+from ..core import Phase, Replies, Request, Round, Stage, State, Status, train
 from ..core.registry import method
 from ..core.seeds import generator
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
-from ..objectives import require_loss
 from .schedule import Schedule
-from .targets import silent
 
 PATIENCE = 3
 
@@ -34,39 +33,28 @@ def steepest(forget: Tensor, retain: Tensor, draw: torch.Generator) -> Direction
 class ForgettingDescent(Phase):
     """Descends the targets' unlearning loss, orthogonally to every retained client (Alg. 1, lines 2-9)."""
 
-    objective: str = "uce"
+    loss: str = "uce"
     direction: Direct = steepest
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {
-            client: Job(state.params, self.objective if client in request.targets else None)
-            for client in request.clients
+    def round(self, request: Request, state: State) -> Round:
+        replies = yield {target: train(state.params, self.loss) for target in request.targets} | {
+            client: train(state.params) for client in request.asked
         }
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if lost := silent(request, state, replies):
-            return lost
-        retained = replies.of(request.retained)
-        found = self.direction(
-            replies.of(request.targets).mean(),
-            retained.matrix(),
-            generator(request.seed, "direction", state.round),
-        )
+        forget, retained = replies.every(request.targets).mean(), replies.some(request.asked)
+        draw = generator(request.seed, "direction", state.round)
+        found = self.direction(forget, retained.matrix(), draw)
         moved = state.step(
             found.vector,
-            sine=found.sine,
-            amplification=found.amplification,
-            rank=found.rank,
-            max_cosine=found.max_cosine,
+            **diagnostics(found),
             protected=0 if found.status is DirectionStatus.UNCONSTRAINED else len(retained) - found.dropped,
         )
         if found.status is DirectionStatus.ZERO_FORGET:
             return moved.halt(Status.CONVERGED, "the targets' unlearning gradient vanished")
-        if found.status is not DirectionStatus.IN_SPAN:
-            return moved.remember(stalled=torch.zeros((), dtype=torch.int64))
         stalled = state.memory.get("stalled", torch.zeros((), dtype=torch.int64)) + 1
+        if found.status is not DirectionStatus.IN_SPAN:
+            stalled = torch.zeros_like(stalled)
         if stalled < PATIENCE:
             return moved.remember(stalled=stalled)
         return moved.halt(
@@ -76,25 +64,35 @@ class ForgettingDescent(Phase):
         )
 
 
+def diagnostics(found: Direction) -> dict[str, float]:
+    """What a round reports about its direction."""
+    return {
+        "sine": found.sine,
+        "amplification": found.amplification,
+        "rank": found.rank,
+        "max_cosine": found.max_cosine,
+    }
+
+
 @dataclass(frozen=True)
 class AnchoredAveraging(Phase):
-    """Averages the retained clients, never moving back towards ω⁰ (Alg. 1, lines 11-23)."""
+    """Averages the retained clients, never moving back towards ω⁰ (Alg. 1, lines 11-23).
+
+    The models of earlier requests are anchors like ω⁰; with none the phase is the paper's.
+    """
 
     anchor: Anchor = "reverting"
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {client: Job(state.params) for client in request.retained}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
+    def round(self, request: Request, state: State) -> Round:
+        replies = (yield {client: train(state.params) for client in request.asked}).some(request.asked)
         if self.anchor == "never":
             return state.step(-replies.mean())
-        away = state.params - request.params
+        away = torch.stack([state.params - anchor for anchor in (request.params, *request.anchors)])
+        always = self.anchor == "always"
         anchored = {
-            client: replace(
-                reply, displacement=project_off(reply.displacement, away, always=self.anchor == "always")
-            )  # Eq. 7
+            client: replace(reply, displacement=project_off(reply.moved, away, always=always))  # Eq. 7
             for client, reply in replies.items()
         }
         return state.step(-Replies(anchored).mean())
@@ -107,12 +105,9 @@ class AnchoredAveraging(Phase):
     online="targets and retained, then retained",
 )
 def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reverting") -> tuple[Phase, ...]:
-    """``anchor``: which post-training updates are projected, those that are ``reverting`` (the paper) or
-    ``always`` all of them (its released code).
-
-    ``objective`` is the targets' unlearning loss; another task than classification brings its own.
-    """
-    require_loss(objective)
+    """``objective`` is the targets' unlearning loss. ``anchor`` says which post-training updates are
+    projected: ``reverting`` ones (the paper), ``always`` all (its released code), or ``never`` any."""
+    require_unlearning_loss(objective)
     return (
         ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),
         AnchoredAveraging(schedule.recover_rounds, schedule.recover_lr, anchor),

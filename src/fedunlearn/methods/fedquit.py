@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from ..core import Objective, Phase, Request, State
-from ..core.registry import method
-from ..objectives import Minimise, answers, objective
+from ..client.losses import Loss, teacher_logits
+from ..core import Batch, Job, LabelTask, Phase, Request, State, require, train
+from ..core.registry import loss, method
 from .fedavg import Averaging
-from .schedule import Schedule, require
+from .schedule import Schedule
 from .targets import TargetTraining
 
 
-@dataclass(frozen=True, kw_only=True)
-class VirtualTeacher(Minimise):
-    """KL from the teacher's answer with the label's logit put down to the least of all."""
+@loss("virtual_teacher", summary="what another model predicts, except for the labels", part_of="fedquit")
+def virtual_teacher(task: LabelTask, job: Job) -> Loss:
+    """KL from the teacher's prediction with the label's logit lowered to the least of all."""
+    teacher = job.arrays["teacher"]
 
-    teacher: Tensor
-
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def minimised(model: nn.Module, batch: Batch) -> Tensor:
+        lowered = without_label(teacher_logits(task, model, teacher, batch), task.labels(batch))
         return kl_div(
-            model(x).log_softmax(1),
-            unknowing(answers(model, self.teacher, x), y).log_softmax(1),
+            task.logits(model, batch).log_softmax(1),
+            lowered.log_softmax(1),
             reduction="batchmean",
             log_target=True,
         )
 
+    return minimised
 
-def unknowing(logits: Tensor, labels: Tensor) -> Tensor:
+
+def without_label(logits: Tensor, labels: Tensor) -> Tensor:
     """The logits with that of the label replaced by the smallest of the row."""
     return logits.scatter(1, labels.unsqueeze(1), logits.amin(1, keepdim=True))
 
 
-@objective(
-    "virtual_teacher", summary="learning another model's answers, except for the labels", part_of="fedquit"
-)
-def _virtual_teacher(arrays: Mapping[str, Tensor]) -> Objective:
-    return VirtualTeacher(teacher=arrays["teacher"])
-
-
 @dataclass(frozen=True)
 class Quitting(TargetTraining):
-    """The targets learn from ω⁰ what it would say if it did not know their labels."""
+    """The targets learn from ω⁰ what it would predict if it did not know their labels."""
 
-    objective: str | None = "virtual_teacher"
+    needs: ClassVar[frozenset[str]] = frozenset({"labels"})
 
-    def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
-        return {"teacher": request.params}
+    def job(self, request: Request, state: State) -> Job:
+        return train(state.params, "virtual_teacher", arrays={"teacher": request.params})
 
 
 @method(
     "fedquit",
     paper="Mora et al., arXiv 2408.07587",
-    summary="the targets distil from the old model with their labels' logits put down",
+    summary="the targets distil from the old model with their labels' logits lowered",
     online="targets, then retained",
 )
 def fedquit(schedule: Schedule, *, rounds: int = 1) -> tuple[Phase, ...]:

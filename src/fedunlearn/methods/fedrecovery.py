@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
-from ..core import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status
+from ..core import FedUnlearnError, Phase, Request, Stage, State, Status, require
 from ..core.registry import method
 from ..core.seeds import generator
 from .fedavg import Averaging
-from .schedule import Schedule, require
+from .schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -27,18 +26,15 @@ class ResidualSubtraction(Phase):
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"residuals"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        shares = {target: float(request.recorded("share", target)) for target in request.targets}
-        rounds, weight = request.history["residuals"].tolist()
+    def round(self, request: Request, state: State) -> State:
+        shares = {target: float(request.history.of("share", target)) for target in request.targets}
+        rounds, weight = request.history.shared["residuals"].tolist()
         if sum(shares.values()) >= 1:
             raise FedUnlearnError("the targets were the only clients of their last rounds: retrain instead")
         if weight == 0:
             return state.halt(Status.CONVERGED, "pre-training never moved, so there is nothing to subtract")
         residual = sum(
-            (share * request.recorded("residuals", target) for target, share in shares.items()),
+            (share * request.history.of("residuals", target) for target, share in shares.items()),
             torch.zeros_like(state.params),
         ) / (weight * (1 - sum(shares.values())))
         factor = self.scale * (rounds if self.weighting == "mean_one" else 1)

@@ -3,65 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from ..core import ClientId, FedUnlearnError, Job, Objective, Phase, Replies, Request, State, Vector
-from ..core.registry import method
+from ..client.steps import Step, clipped
+from ..core import Job, Phase, Request, Round, Stage, State, Vector, require, train
+from ..core.registry import method, step
 from ..maths import distance
-from ..objectives import Ascend, objective
-from .ascent import Ascent
 from .fedavg import Averaging
-from .schedule import Schedule, require
-from .targets import absent
+from .schedule import Schedule
 
 DRAWS = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class BallAscend(Ascend):
-    """Ascent that is put back onto the ball around a centre after each step that leaves it."""
+@step("ball", summary="a clipped step that is put back onto a ball when it leaves it", part_of="fupga")
+def ball(job: Job) -> Step:
+    """Steps that leave the ball end on its surface."""
+    climb, centre, radius = clipped(job), job.arrays["centre"], float(job.config["radius"])
 
-    centre: Tensor
-    radius: float = math.inf
-
-    def step(self, params: Vector, gradient: Vector, lr: float) -> Vector:
-        moved = super().step(params, gradient, lr)
-        reached = params - moved - self.centre
+    def rule(params: Vector, gradient: Vector, lr: float) -> Vector:
+        moved = climb(params, gradient, lr)
+        reached = params - moved - centre
         length = float(torch.linalg.vector_norm(reached))
-        return moved if length <= self.radius else params - self.centre - reached * (self.radius / length)
+        return moved if length <= radius else params - centre - reached * (radius / length)
 
-
-@objective("ball_ascent", summary="gradient ascent that never leaves a ball", part_of="fupga")
-def _ball_ascent(arrays: Mapping[str, Tensor]) -> Objective:
-    return BallAscend(clip=float(arrays["clip"]), centre=arrays["centre"], radius=float(arrays["radius"]))
+    return rule
 
 
 @dataclass(frozen=True)
-class ProjectedAscent(Ascent):
+class ProjectedAscent(Phase):
     """Ascent at the targets around the mean of the others' last models, where it also begins."""
 
-    objective: str | None = "ball_ascent"
+    clip: float = 5.0
     radius: Literal["third", "ibm"] = "third"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"locals"})
+    stage: ClassVar[Stage] = Stage.UNLEARNING
+    needs: ClassVar[frozenset[str]] = frozenset({"fresh", "locals"})
 
     def start(self, request: Request, state: State) -> State:
-        if request.fresh is None:
-            raise FedUnlearnError(
-                "FUPGA measures its ball by new models: give the request a function `fresh`"
-            )
-        last = {client: request.recorded("locals", client) for client in sorted(request.retained)}
-        shares = {client: float(request.recorded("share", client)) for client in last if len(last[client])}
-        whole = sum(
-            (share * last[client] for client, share in shares.items()), torch.zeros_like(request.params)
-        )
-        centre = whole / sum(shares.values())
+        centre = self._centre(request)
+        assert request.fresh is not None
         away = [distance(centre, request.fresh(f"fupga {draw}").params) for draw in range(DRAWS)]
         if self.radius == "third":
             radius = fmean(away) / 3
@@ -70,23 +54,20 @@ class ProjectedAscent(Ascent):
             radius = math.sqrt(fmean(length**2 for length in away) / 3)
         return super().start(request, state).remember(centre=centre, radius=torch.tensor(radius))
 
-    def arrays(self, request: Request, state: State) -> Mapping[str, Tensor]:
-        memory = state.memory
-        return {**super().arrays(request, state), "centre": memory["centre"], "radius": memory["radius"]}
+    def _centre(self, request: Request) -> Vector:
+        """The mean of the retained clients' last models, by their examples."""
+        last = {client: request.history.of("locals", client) for client in sorted(request.retained)}
+        shares = {c: float(request.history.of("share", c)) for c, model in last.items() if len(model)}
+        whole = sum((share * last[c] for c, share in shares.items()), torch.zeros_like(request.params))
+        return whole / sum(shares.values())
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return super().ask(request, self._begun(state))
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if lost := absent(request, state, replies):
-            return lost
-        after = self._begun(state).params - replies.mean()
-        reach = distance(after, state.memory["centre"]) / float(state.memory["radius"])
-        return state.move_to(after, reach=reach)
-
-    def _begun(self, state: State) -> State:
-        """The first round starts from the centre."""
-        return state if state.round else state.move_to(state.memory["centre"])
+    def round(self, request: Request, state: State) -> Round:
+        centre, radius = state.memory["centre"], float(state.memory["radius"])
+        begun = state.params if state.round else centre
+        job = train(begun, "ascent", "ball", arrays={"centre": centre}, clip=self.clip, radius=radius)
+        replies = yield dict.fromkeys(request.targets, job)
+        after = begun - replies.every(request.targets).mean()
+        return state.move_to(after, reach=distance(after, centre) / radius)
 
 
 @method(
@@ -102,6 +83,6 @@ def fupga(
     mean square (its authors' code)."""
     require(clip > 0, "clip", clip, "positive")
     return (
-        ProjectedAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip, radius=radius),
+        ProjectedAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip, radius),
         Averaging(schedule.recover_rounds, schedule.recover_lr),
     )

@@ -8,10 +8,25 @@ from typing import ClassVar
 
 import torch
 
-from ..core import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State, Status, Vector
+from ..core import (
+    ClientId,
+    FedUnlearnError,
+    History,
+    Phase,
+    Replies,
+    Request,
+    Round,
+    Stage,
+    State,
+    Status,
+    Vector,
+    train,
+)
 from ..core.registry import method
 from .fedavg import Pretraining
 from .schedule import Schedule
+
+PREFIX = "cluster-"
 
 
 def clusters(clients: Iterable[ClientId], count: int) -> dict[ClientId, str]:
@@ -19,7 +34,7 @@ def clusters(clients: Iterable[ClientId], count: int) -> dict[ClientId, str]:
 
     Deviation: the paper groups clients by speed and similarity, for asynchronous rounds.
     """
-    return {client: f"cluster {number % count}" for number, client in enumerate(sorted(clients))}
+    return {client: f"{PREFIX}{number % count}" for number, client in enumerate(sorted(clients))}
 
 
 @dataclass(frozen=True)
@@ -36,15 +51,14 @@ class ClusteredPretraining(Pretraining):
             )
         member = clusters(request.clients, self.clusters)
         models = dict.fromkeys(member.values(), state.params)
-        numbers = {f"member {c}": torch.tensor(int(name.split()[1])) for c, name in member.items()}
-        return super().start(request, state).remember(cluster=state.params, **models, **numbers)
+        rows = {client: torch.tensor(int(name.removeprefix(PREFIX))) for client, name in member.items()}
+        recorded = History({"member": rows}, {"cluster": state.params, **models})
+        return super().start(request, state).remember(**recorded.tensors())
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
+    def round(self, request: Request, state: State) -> Round:
         member = clusters(request.clients, self.clusters)
-        return {client: Job(state.memory[member[client]]) for client in request.clients}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        models = _averaged(_models(state.memory), replies, clusters(request.clients, self.clusters))
+        replies = yield {client: train(state.memory[member[client]]) for client in request.asked}
+        models = _averaged(_models(state.memory), replies, member)
         return state.move_to(_mean(models)).remember(**models)
 
 
@@ -55,28 +69,20 @@ class ClusterRetraining(Phase):
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        member, models = self._members(request), self._anew(request, state)
-        return {c: Job(models[member[c]]) for c in request.retained if member[c] in models}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        member = self._members(request)
-        anew = _averaged(self._anew(request, state), replies, member)
+    def round(self, request: Request, state: State) -> Round:
+        member = _members(request)
+        anew = self._anew(request, state, member)
+        replies = yield {c: train(anew[member[c]]) for c in request.asked if member[c] in anew}
+        anew = _averaged(anew, replies, member)
         peopled = {member[client] for client in request.retained}
-        models = {name: model for name, model in _models(request.history).items() if name in peopled} | anew
-        moved = state.move_to(_mean(models)).remember(**anew)
+        kept = {name: model for name, model in _models(request.history.shared).items() if name in peopled}
+        moved = state.move_to(_mean(kept | anew)).remember(**anew)
         return moved if anew else moved.halt(Status.CONVERGED, "nobody else was in the targets' clusters")
 
-    def _members(self, request: Request) -> dict[ClientId, str]:
-        """Who was where in pre-training, whoever has left since; a virtual client follows its real one."""
-        real = {client: client.partition("#")[0] for client in request.clients}
-        return {c: f"cluster {int(request.recorded('member', name))}" for c, name in real.items()}
-
-    def _anew(self, request: Request, state: State) -> dict[str, Vector]:
+    def _anew(self, request: Request, state: State, member: Mapping[ClientId, str]) -> dict[str, Vector]:
         """The models in training: of the clusters that have lost somebody and still have somebody."""
-        member = self._members(request)
         hit = {member[target] for target in request.targets}
-        start = request.history["cluster"]
+        start = request.history.shared["cluster"]
         return {
             member[client]: state.memory.get(member[client], start)
             for client in request.retained
@@ -84,8 +90,14 @@ class ClusterRetraining(Phase):
         }
 
 
+def _members(request: Request) -> dict[ClientId, str]:
+    """Who was where in pre-training, whoever has left since; a virtual client follows its real one."""
+    real = {client: client.partition("#")[0] for client in request.clients}
+    return {c: f"{PREFIX}{int(request.history.of('member', name))}" for c, name in real.items()}
+
+
 def _models(memory: Mapping[str, Vector]) -> dict[str, Vector]:
-    return {name: model for name, model in memory.items() if name.startswith("cluster ")}
+    return {name: model for name, model in memory.items() if name.startswith(PREFIX)}
 
 
 def _averaged(

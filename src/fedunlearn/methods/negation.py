@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import ClientId, FedUnlearnError, Job, Phase, Replies, Request, Stage, State
+from ..core import FedUnlearnError, Phase, Request, Stage, State
 from ..core.registry import did_you_mean, method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -19,11 +18,9 @@ class WeightNegation(Phase):
     layers: tuple[str, ...] = ()
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+    needs: ClassVar[frozenset[str]] = frozenset({"shapes"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
+    def round(self, request: Request, state: State) -> State:
         params = state.params.clone()
         pieces = request.pieces(params)
         weights = [name for name, piece in pieces.items() if piece.ndim > 1] or list(pieces)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
-from ..core import ClientId, Job, Phase, Replies, Request, Stage, State
+from ..core import Phase, Request, Round, Stage, State, train
 from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule
-from .targets import absent
 
 
 @dataclass(frozen=True)
@@ -24,19 +22,14 @@ class NegatedUpdate(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        asked = request.targets if self.within == "special" else request.clients
-        return {client: Job(state.params) for client in asked}
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if lost := absent(request, state, replies):
-            return lost
+    def round(self, request: Request, state: State) -> Round:
+        asked = request.targets if self.within == "special" else (*request.targets, *request.asked)
+        replies = yield {client: train(state.params) for client in asked}
+        replies.every(request.targets)
         direction = torch.zeros_like(state.params)
         for (client, reply), share in zip(replies.items(), replies.weights(), strict=True):
             weight = 1.0 if self.within == "special" else share
-            direction.add_(
-                reply.displacement, alpha=weight * (self.scale if client in request.targets else -1)
-            )
+            direction.add_(reply.moved, alpha=weight * (self.scale if client in request.targets else -1))
         length = torch.linalg.vector_norm(direction) / torch.linalg.vector_norm(state.params)
         return state.step(direction, relative_step=float(length))
 

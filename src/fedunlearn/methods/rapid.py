@@ -2,62 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from ..core import ClientId, Job, Objective, Phase, Request, State, Vector
-from ..core.registry import method
-from ..objectives import Minimise, objective
+from ..client.steps import Step
+from ..core import Job, Phase, Request, Round, State, Vector, require, train
+from ..core.registry import method, step
 from .retrain import FreshAveraging
-from .schedule import Schedule, require
+from .schedule import Schedule
 
 MEMORY = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-@dataclass(frozen=True)
-class QuasiNewton(Minimise):
-    """η m̂/(√v̂ + ε): the mean gradient over the root of the diagonal Fisher, both as running means.
+@step(
+    "quasi_newton",
+    summary="the mean gradient over the root of the diagonal Fisher information",
+    part_of="rapid",
+)
+def quasi_newton(job: Job) -> Step:
+    """η m̂/(√v̂ + ε), both as running means.
 
     Deviation: they begin anew in each local training, because clients keep nothing between rounds.
     """
+    means: list[Vector] = []
+    steps = 0
 
-    means: list[Tensor] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-
-    def step(self, params: Vector, gradient: Vector, lr: float) -> Vector:
-        self.means[:] = [
+    def rule(params: Vector, gradient: Vector, lr: float) -> Vector:
+        nonlocal steps
+        steps += 1
+        means[:] = [
             mean.lerp(seen, 1 - beta)
             for mean, seen, beta in zip(
-                self.means or [torch.zeros_like(gradient)] * 2,
-                (gradient, gradient.square()),
-                MEMORY,
-                strict=True,
+                means or [torch.zeros_like(gradient)] * 2, (gradient, gradient.square()), MEMORY, strict=True
             )
         ]
-        self.steps.append(1)
-        first, second = (
-            mean / (1 - beta ** len(self.steps)) for mean, beta in zip(self.means, MEMORY, strict=True)
-        )
+        first, second = (mean / (1 - beta**steps) for mean, beta in zip(means, MEMORY, strict=True))
         return lr * first / (second.sqrt() + EPSILON)
 
-
-@objective(
-    "quasi_newton", summary="ordinary training on labels with a diagonal quasi-Newton step", part_of="rapid"
-)
-def _quasi_newton(arrays: Mapping[str, Tensor]) -> Objective:
-    return QuasiNewton()
+    return rule
 
 
 @dataclass(frozen=True)
 class RapidAveraging(FreshAveraging):
     """Retraining whose local steps are preconditioned."""
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        return {c: replace(job, objective="quasi_newton") for c, job in super().ask(request, state).items()}
+    def round(self, request: Request, state: State) -> Round:
+        replies = yield {client: train(state.params, step="quasi_newton") for client in request.asked}
+        return state.step(-replies.some(request.asked).average())
 
 
 @method(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..core import FedUnlearnError, Phase, Request, State
+from ..core import Phase, Request, State, require
 from ..core.registry import method
 from .fedavg import Averaging
-from .schedule import Schedule, require
+from .schedule import Schedule
 
 
 @dataclass(frozen=True)
 class FreshAveraging(Averaging):
     """Averaging from a new random model, initialised unlike the pre-training's."""
 
+    needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
+
     def start(self, request: Request, state: State) -> State:
-        if request.fresh is None:
-            raise FedUnlearnError("retraining needs new models: give the request a function `fresh`")
+        assert request.fresh is not None
         return request.fresh("retrain")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core import FedUnlearnError
+from ..core import require_count, require_rate
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,12 @@ class Schedule:
     pretrain_lr: float = 0.05
     """For methods that train a new model."""
 
+    def __post_init__(self) -> None:
+        for name in ("unlearn_rounds", "recover_rounds"):
+            require_count(name, getattr(self, name))
+        for name in ("unlearn_lr", "recover_lr", "pretrain_lr"):
+            require_rate(name, getattr(self, name))
+
     @property
     def rounds(self) -> int:
         return self.unlearn_rounds + self.recover_rounds
@@ -27,9 +33,3 @@ class Schedule:
         """For methods that unlearn in a single round: that one, and all others for the recovery."""
         once = min(1, self.unlearn_rounds)
         return once, self.rounds - once
-
-
-def require(fine: bool, option: str, value: object, what: str) -> None:
-    """Refuses an option's value with what it must be."""
-    if not fine:
-        raise FedUnlearnError(f"{option} = {value!r}: it must be {what}")

@@ -1,34 +1,82 @@
-"""SFU: ascent in the subspace that the retained clients do not use (Li et al., arXiv 2302.12448).
-
-What the retained clients upload is in ``uploads.py``.
-"""
+"""SFU: ascent in the subspace that the retained clients do not use (Li et al., arXiv 2302.12448)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import pad, unfold
 
 from ..core import (
-    ClientId,
+    Batch,
     FedUnlearnError,
     Job,
     Phase,
     Replies,
     Request,
+    Round,
     Stage,
     State,
     Status,
+    Task,
+    require,
+    train,
 )
-from ..core.registry import method
+from ..core.registry import method, work
 from .fedavg import Averaging
-from .schedule import Schedule, require
-from .targets import silent
+from .schedule import Schedule
+
+POSITIONS = 50
+"""Patches of one picture that represent a convolution's input."""
 
 Bias = Literal["unprojected", "frozen", "augmented"]
+
+
+@work("layer_inputs", summary="second moments of the inputs of each layer", part_of="sfu")
+@torch.no_grad()
+def layer_inputs(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Mapping[str, Tensor]:
+    """R Rᵀ of each layer, the columns of R being its inputs on one batch, and 1 for the bias.
+
+    Deviation: the paper uploads R with its columns scaled at random. The product has the same span, does not
+    grow with the batch, and shows no single input.
+    """
+    seen: dict[str, Tensor] = {}
+    # Before anybody watches: to fetch the first batch, the client may try the model on something else.
+    batch = next(batches)
+
+    def watch(name: str, layer: nn.Module) -> Any:
+        def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            columns = pad(_columns(layer, inputs[0]), (0, 1), value=1.0)
+            seen[name] = seen.get(name, 0) + columns.T @ columns
+
+        return layer.register_forward_pre_hook(see)
+
+    watches = [
+        watch(f"{name}.weight" if name else "weight", layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad
+    ]
+    try:
+        task.losses(model, batch)
+    finally:
+        for handle in watches:
+            handle.remove()
+    return seen
+
+
+def _columns(layer: nn.Module, x: Tensor) -> Tensor:
+    """The vectors that the rows of the layer's weight are multiplied with, one a row."""
+    if isinstance(layer, nn.Linear):
+        return x.reshape(-1, x.shape[-1])
+    assert isinstance(layer, nn.Conv2d)
+    if layer.groups != 1 or isinstance(layer.padding, str):
+        raise FedUnlearnError(f"SFU does not know the inputs of {layer}: use convolutions without groups")
+    patches = unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+    chosen = patches[..., :: max(1, -(-patches.shape[-1] // POSITIONS))]
+    return chosen.transpose(1, 2).reshape(-1, patches.shape[1])
 
 
 @dataclass(frozen=True)
@@ -40,24 +88,19 @@ class SubspaceAscent(Phase):
     clip: float = 5.0
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+    needs: ClassVar[frozenset[str]] = frozenset({"shapes"})
 
-    def ask(self, request: Request, state: State) -> Mapping[ClientId, Job]:
-        ascent = Job(state.params, "ascent", {"clip": torch.tensor(self.clip)})
-        return dict.fromkeys(request.targets, ascent) | {
-            client: Job(state.params, "layer_inputs", effort=0) for client in request.retained
-        }
-
-    def tell(self, request: Request, state: State, replies: Replies) -> State:
-        if lost := silent(request, state, replies):
-            return lost
-        retained = replies.of(request.retained)
-        update = request.pieces(-replies.of(request.targets).mean())
+    def round(self, request: Request, state: State) -> Round:
+        ascent = train(state.params, "ascent", "clipped", clip=self.clip)
+        replies = yield dict.fromkeys(request.targets, ascent) | dict.fromkeys(
+            request.asked, Job("layer_inputs", state.params)
+        )
+        update = request.pieces(-replies.every(request.targets).mean())
         free = 0
-        for name in next(iter(retained.values())).arrays:
+        for name, inputs in _summed(replies.some(request.asked)).items():
             if name not in update:
                 raise FedUnlearnError(f"SFU cannot project {name!r}, which several layers share: untie them")
-            inputs = sum(reply.arrays[name].double() for reply in retained.values())
-            free += self._project(update, name, torch.as_tensor(inputs))
+            free += self._project(update, name, inputs)
         if free == 0:
             return state.halt(
                 Status.NO_DIRECTION,
@@ -85,6 +128,20 @@ class SubspaceAscent(Phase):
         elif self.bias == "frozen" and bias in update:
             update[bias] = torch.zeros_like(update[bias])
         return width - min(rank, width)
+
+
+def _summed(replies: Replies) -> dict[str, Tensor]:
+    """The second moments of all clients together, by layer."""
+    first = next(iter(replies.values())).arrays
+    sums: dict[str, Tensor] = {}
+    for client, reply in replies.items():
+        if {n: a.shape for n, a in reply.arrays.items()} != {n: a.shape for n, a in first.items()}:
+            raise FedUnlearnError(
+                f"{client} sent inputs of other layers than the rest: use one model everywhere"
+            )
+        for name, inputs in reply.arrays.items():
+            sums[name] = sums[name] + inputs.double() if name in sums else inputs.double()
+    return sums
 
 
 @method(

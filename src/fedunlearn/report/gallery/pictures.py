@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...core import Examples, FedUnlearnError
+from ...client.data import Examples, FedUnlearnError
 from .canvas import COLUMN, SMALL, drawing, vectors
 
 

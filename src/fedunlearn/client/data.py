@@ -1,0 +1,164 @@
+"""What a client holds: tensors, a dataset or a data loader, in batches of a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ..core import Batch, ClientId, FedUnlearnError, did_you_mean
+
+SETS = ("test", "seen", "backdoor", "forget")
+"""The evaluation sets that measures know."""
+
+
+class Examples(NamedTuple):
+    """Inputs and labels of equal length."""
+
+    x: Tensor
+    y: Tensor
+
+    def take(self, index: Tensor) -> Examples:
+        return Examples(self.x[index], self.y[index])
+
+
+Data: TypeAlias = Any
+"""A pair of tensors or arrays, a tensor, a dict of tensors, a sized ``Dataset``, or a ``DataLoader``."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one client holds: the examples it trains on, and the named sets it is measured on.
+
+    The sets are ``test`` (never trained on), ``seen`` (trained on), ``backdoor`` (triggered, with flipped
+    labels) and ``forget`` (what the request asks to forget).
+    """
+
+    train: Data
+    evaluations: Mapping[str, Data] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "train", checked(self.train, "train"))
+        if not isinstance(self.evaluations, Mapping):
+            raise FedUnlearnError(
+                f"evaluations are a {type(self.evaluations).__name__}: give a dict such as {{'test': (x, y)}}"
+            )
+        for name in self.evaluations:
+            if name not in SETS:
+                raise FedUnlearnError(f"unknown evaluation set {name!r}{did_you_mean(str(name), SETS)}")
+        sets = {name: checked(data, name) for name, data in self.evaluations.items()}
+        object.__setattr__(self, "evaluations", sets)
+
+
+def as_clients(data: Mapping[ClientId, ClientData | Data]) -> dict[ClientId, ClientData]:
+    """The clients by name in their order; bare data is what a client trains on."""
+    if not isinstance(data, Mapping) or not data:
+        raise FedUnlearnError("a federation needs clients: give a dict from names to their data")
+    clients: dict[ClientId, ClientData] = {}
+    for name in sorted(data):
+        held = data[name]
+        try:
+            clients[name] = held if isinstance(held, ClientData) else ClientData(held)
+        except FedUnlearnError as error:
+            raise FedUnlearnError(f"client {name!r}: {error}") from None
+    return clients
+
+
+def checked(data: Data, name: str) -> Data:
+    """The data with arrays made tensors; refused where it is empty, ragged or of an unknown kind."""
+    where = f"set {name!r}"
+    if isinstance(data, Dataset | DataLoader):
+        if not isinstance(data.dataset if isinstance(data, DataLoader) else data, Sized):
+            raise FedUnlearnError(
+                f"{where} has no length, so its client cannot be weighted: "
+                "use a dataset with __len__ and __getitem__"
+            )
+    elif isinstance(data, Mapping):
+        data = {str(key): _tensor(value, f"{where}, entry {key!r}") for key, value in data.items()}
+        _require_equal(data, where)
+    elif isinstance(data, tuple | list):
+        if len(data) != 2:
+            raise FedUnlearnError(
+                f"{where} is a {type(data).__name__} of {len(data)}: give a pair of inputs and labels"
+            )
+        pair = Examples(_tensor(data[0], f"inputs of {where}"), _tensor(data[1], f"labels of {where}"))
+        _require_equal({"inputs": pair.x, "labels": pair.y}, where)
+        data = pair
+    elif isinstance(data, Tensor | np.ndarray):
+        data = _tensor(data, where)
+        _require_equal({"rows": data}, where)
+    else:
+        raise FedUnlearnError(
+            f"{where} is a {type(data).__name__}: give a pair (inputs, labels) of tensors, "
+            "a dict of tensors, a torch Dataset or a DataLoader"
+        )
+    if size(data) == 0:
+        raise FedUnlearnError(f"{where} is empty: leave it out, or give it examples")
+    return data
+
+
+def _tensor(value: object, where: str) -> Tensor:
+    if isinstance(value, np.ndarray):
+        try:
+            value = torch.from_numpy(value)
+        except TypeError as error:
+            raise FedUnlearnError(f"{where} cannot become a tensor: {error}") from None
+    if not isinstance(value, Tensor):
+        raise FedUnlearnError(f"{where} is a {type(value).__name__}: give a tensor or a numpy array")
+    if value.ndim == 0:
+        raise FedUnlearnError(f"{where} is a single number: give one row for each example")
+    return value
+
+
+def _require_equal(parts: Mapping[str, Tensor], where: str) -> None:
+    lengths = {name: len(part) for name, part in parts.items()}
+    if len(set(lengths.values())) > 1:
+        told = " and ".join(f"{length:,} {name}" for name, length in lengths.items())
+        raise FedUnlearnError(f"{where} has {told}: give one of each for every example")
+    if not lengths:
+        raise FedUnlearnError(f"{where} has no entries: give it tensors")
+
+
+def size(data: Data) -> int:
+    """The number of examples."""
+    if isinstance(data, Examples):
+        return len(data.y)
+    if isinstance(data, DataLoader):
+        return len(data.dataset)  # type: ignore[arg-type]
+    if isinstance(data, Mapping):
+        return len(next(iter(data.values())))
+    return len(data)
+
+
+def batches(data: Data, most: int) -> Iterator[Batch]:
+    """Consecutive batches in a fixed order; a loader brings its own."""
+    if isinstance(data, Examples):
+        yield from map(Examples, data.x.split(most), data.y.split(most))
+    elif isinstance(data, Tensor):
+        yield from data.split(most)
+    elif isinstance(data, Mapping):
+        for start in range(0, size(data), most):
+            yield {name: part[start : start + most] for name, part in data.items()}
+    elif isinstance(data, DataLoader):
+        yield from data
+    else:
+        for start in range(0, size(data), most):
+            yield default_collate([data[number] for number in range(start, min(start + most, size(data)))])
+
+
+def moved(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
+    """The batch on a device, its floating-point numbers in the type of the model."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, dtype if batch.is_floating_point() else batch.dtype)
+    if isinstance(batch, Mapping):
+        return {name: moved(part, device, dtype) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(moved(part, device, dtype) for part in batch)
+    raise FedUnlearnError(
+        f"the data yields a {type(batch).__name__} as a batch: use tensors, tuples or dicts of tensors"
+    )

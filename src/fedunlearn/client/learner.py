@@ -1,0 +1,297 @@
+"""One model on which clients carry out jobs: training, measuring, and the works of methods."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from ..core import (
+    Batch,
+    Buffers,
+    ClientId,
+    FedUnlearnError,
+    Job,
+    LabelTask,
+    Mean,
+    Precision,
+    Reply,
+    Statistics,
+    Task,
+    Terms,
+    Vector,
+    registry,
+    vectors,
+)
+from . import data as holdings
+from .data import ClientData, Data, Examples
+from .perceptron import fused
+
+EVALUATION_BATCH = 200
+
+
+class Learner:
+    """One model on which any number of clients work in turn; the module given stays untouched."""
+
+    def __init__(
+        self, module: nn.Module, task: Task, device: str = "cpu", precision: Precision = "fp32"
+    ) -> None:
+        self.task = task
+        self._module = copy.deepcopy(module).to(device)
+        self._params = vectors.bind(self._module)
+        self._moved = torch.empty_like(self._params)
+        self._perceptron = fused(self._module) if precision == "fp32" else None
+        self._buffers = vectors.buffers(self._module)
+        self._device = torch.device(device)
+        self._precision = precision
+        self._layout: torch.memory_format | None = None
+        if precision == "bf16":
+            # Losses take logarithms, which the few digits of bfloat16 would spoil.
+            self._module.register_forward_hook(
+                lambda _module, _input, output: output.float() if isinstance(output, torch.Tensor) else output
+            )
+
+    @property
+    def buffers(self) -> Buffers:
+        """What the module carried beside its parameters when it came."""
+        return self._buffers
+
+    def empty(self, rows: int) -> Tensor:
+        """Room for that many displacements, one a row."""
+        return self._params.new_empty(rows, len(self._params), device="cpu")
+
+    def perform(
+        self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None = None
+    ) -> Reply:
+        """Carries out a job; the displacement of a training is written to ``out`` if given."""
+        if job.params.shape != self._params.shape:
+            raise FedUnlearnError(
+                f"a job brings {job.params.numel():,} parameters and the model of {client} has "
+                f"{self._params.numel():,}: use one model everywhere"
+            )
+        self._load(job.params, job.buffers or {})
+        if job.work == "train":
+            return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
+        examples = holdings.size(data.train)
+        if job.work == "measure":
+            return Reply(None, examples, self._measure(data.evaluations))
+        compute = registry.work[job.work]
+        with self._seeded(terms.seed_of(client)):
+            arrays = compute(self.task, self._module.eval(), self._batches(data.train, terms.batch_size))
+        return Reply(None, examples, arrays={name: array.cpu() for name, array in arrays.items()})
+
+    def _train(self, client: ClientId, data: Data, job: Job, terms: Terms, out: Vector) -> Reply:
+        """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
+
+        Steps are summed up by themselves and the model is ω − Σ: taken as a difference of float32 models,
+        a small Δ would lose most of its digits.
+        """
+        job = Job(
+            job.work,
+            job.params,
+            {name: array.to(self._device) for name, array in job.arrays.items()},
+            job.config,
+        )
+        plain = job.config.get("step", "plain") == "plain"
+        criterion = self.task.criterion(str(job.config.get("loss", "task"))) if plain else None
+        run = self._sum_gradients if criterion is not None else self._sum_steps
+        with self._seeded(terms.seed_of(client)):
+            self._module.train()
+            losses = run(data, job, terms, out)
+        epochs, examples = terms.passes(job), holdings.size(data)
+        trained = {"loss": Mean(float(torch.stack(losses).sum()), epochs * examples)} if losses else {}
+        return Reply(
+            out,
+            examples,
+            {"train": trained},
+            buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
+        )
+
+    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> list[Tensor]:
+        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
+        name = str(job.config.get("loss", "task"))
+        loss, criterion = registry.loss[name](self.task, job), self.task.criterion(name)
+        start, lr = job.params.to(self._device), terms.rate(job)
+        losses: list[Tensor] = []
+        # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
+        gradients = self._moved.zero_()
+        with self._summing(vectors.views(gradients, self._module)):
+            for batch in self._epochs(data, job, terms):
+                if losses:  # after the last batch nobody needs the model
+                    torch.sub(start, gradients, alpha=lr, out=self._params)
+                if self._perceptron and criterion and isinstance(batch, Examples):
+                    found = self._perceptron.backward(criterion, *batch)
+                else:
+                    with self._arithmetic():
+                        found = loss(self._module, batch)
+                    found.backward()
+                losses.append(found.detach() * _length(batch))
+        torch.mul(gradients.cpu(), lr, out=out)
+        return losses
+
+    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> list[Tensor]:
+        """Any loss with any step rule."""
+        loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
+        rule = registry.step[str(job.config.get("step", "plain"))](job)
+        start, lr, losses = job.params.to(self._device), terms.rate(job), []
+        moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
+        for batch in self._epochs(data, job, terms):
+            with self._arithmetic():
+                found = loss(self._module, batch)
+            slopes = torch.autograd.grad(found, parameters, materialize_grads=True)
+            with torch.no_grad():
+                gradient = torch.cat([slope.reshape(-1) for slope in slopes])
+                moved += rule(self._params, gradient, lr)
+                torch.sub(start, moved, out=self._params)
+            losses.append(found.detach() * _length(batch))
+        out.copy_(moved)
+        return losses
+
+    def _epochs(self, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
+        for _ in range(terms.passes(job)):
+            yield from self._batches(data, terms.batch_size)
+
+    def _batches(self, data: Data, size: int) -> Iterator[Batch]:
+        for batch in holdings.batches(data, size):
+            yield self._placed(batch)
+
+    def _placed(self, batch: Batch) -> Batch:
+        placed = holdings.moved(batch, self._device, self._params.dtype)
+        if isinstance(batch, tuple | list) and len(placed) == 2:
+            x, y = placed
+            whole = isinstance(y, Tensor) and not (y.is_floating_point() or y.dtype == torch.bool)
+            return Examples(self._input(x), y.long() if whole else y)
+        return placed
+
+    def _measure(self, sets: Mapping[str, Data]) -> Statistics:
+        """Sums of losses and scores of each evaluation set, with their counts."""
+        self._module.eval()
+        found: dict[str, dict[str, Mean]] = {}
+        with torch.inference_mode(), self._seeded(0), self._arithmetic():
+            for name, data in sets.items():
+                sums: dict[str, Mean] = {}
+                for batch in self._batches(data, EVALUATION_BATCH):
+                    losses, scores = self.task.measure(self._module, batch)
+                    for score, values in {"loss": losses, **scores}.items():
+                        mean = Mean(float(values.sum()), values.numel())
+                        sums[score] = sums[score] + mean if score in sums else mean
+                found[name] = {score: mean for score, mean in sums.items() if mean.count}
+        return found
+
+    def check(self, clients: Mapping[ClientId, ClientData]) -> None:
+        """Tries the model and the task on the first examples of every set of every client."""
+        trial = copy.deepcopy(self._module).eval()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            for client, data in clients.items():
+                for name, held in {"train": data.train, **data.evaluations}.items():
+                    try:
+                        self._try(trial, held)
+                    except FedUnlearnError as error:
+                        raise FedUnlearnError(f"{client}, set {name!r}: {error}") from None
+                    except Exception as error:
+                        said = (str(error).splitlines() or [type(error).__name__])[0]
+                        raise FedUnlearnError(
+                            f"{client}, set {name!r}: the model fails on its first examples ({said}): "
+                            "check the shapes of inputs and labels, and the task"
+                        ) from error
+
+    def _try(self, trial: nn.Module, held: Data) -> None:
+        few = Examples(held.x[:2], held.y[:2]) if isinstance(held, Examples) else held
+        batch = next(map(self._placed, holdings.batches(few, 2)), None)
+        if batch is None:
+            raise FedUnlearnError("it yields no batch: give it examples")
+        losses, _ = self.task.measure(trial, batch)
+        _require_losses(self.task, losses)
+        if isinstance(self.task, LabelTask) and isinstance(held, Examples):
+            classes, labels = self.task.logits(trial, batch).shape[1], self.task.labels(held)
+            least, most = (int(end) for end in labels.aminmax()) if labels.numel() else (0, 0)
+            if least < 0 or most >= classes:
+                stray = least if least < 0 else most
+                raise FedUnlearnError(
+                    f"label {stray} is out of range: the model has {classes} classes, so labels are "
+                    f"0 to {classes - 1}"
+                )
+
+    def _load(self, params: Vector, buffers: Buffers) -> None:
+        self._params.copy_(params)
+        # Without any given, the module's own: what another client's training left must not be seen.
+        vectors.load_buffers(self._module, buffers or self._buffers)
+
+    @contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """Dropout draws from torch's global generator: lends it a seed of this job's own."""
+        if self._device.type == "cpu":
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                yield
+        else:
+            with torch.random.fork_rng(devices=[self._device], device_type=self._device.type):
+                torch.manual_seed(seed)
+                yield
+
+    @contextmanager
+    def _summing(self, pieces: Sequence[Tensor]) -> Iterator[None]:
+        """Lets backward passes add the gradient of each parameter to its piece."""
+        parameters = vectors.trainable(self._module)
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.grad = None
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return (
+            nullcontext() if self._precision == "fp32" else torch.autocast(self._device.type, torch.bfloat16)
+        )
+
+    def _input(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            return x
+        if self._layout is None:
+            self._layout = self._fastest_layout(x.shape[1:])
+        return x.to(memory_format=self._layout)
+
+    def _fastest_layout(self, shape: torch.Size) -> torch.memory_format:
+        """Channels-last makes convolutions faster, but a model that calls ``view`` cannot read it."""
+        if not any(isinstance(layer, nn.Conv2d) for layer in self._module.modules()):
+            return torch.preserve_format
+        trial, x = copy.deepcopy(self._module), torch.zeros(2, *shape, device=self._device)
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                for training in (True, False):
+                    trial.train(training)(x.to(memory_format=torch.channels_last))
+        except (RuntimeError, ValueError):
+            return torch.contiguous_format
+        return torch.channels_last
+
+
+def _length(batch: Batch) -> int:
+    """The number of examples in a batch."""
+    if isinstance(batch, Tensor):
+        return len(batch)
+    parts = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
+    return _length(parts[-1])
+
+
+def _require_losses(task: Task, losses: object) -> None:
+    kind = type(task).__name__
+    if not isinstance(losses, Tensor) or losses.ndim == 0:
+        told = "a single number" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        raise FedUnlearnError(
+            f"{kind}.losses returns {told}: return one loss for each example (reduction='none')"
+        )
+    if not losses.numel():
+        return
+    least, most = losses.aminmax()
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise FedUnlearnError(f"{kind}.losses are not finite: check the inputs and the labels")
+    if float(least) < -1e-6:
+        raise FedUnlearnError(
+            f"{kind}.losses are negative ({float(least):.3g}): shift them so that the least is 0"
+        )

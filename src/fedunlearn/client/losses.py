@@ -1,0 +1,70 @@
+"""What local training minimises, by the name that a job carries; methods register more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..core import Batch, FedUnlearnError, Job, LabelTask, Task, Vector
+from ..core.registry import loss
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+@loss("task", summary="ordinary training")
+def _task(task: Task, job: Job) -> Loss:
+    return task.loss
+
+
+@loss("ascent", summary="gradient ascent: the negated loss of the task")
+def _ascent(task: Task, job: Job) -> Loss:
+    return lambda model, batch: -task.loss(model, batch)
+
+
+@loss("uce", summary="unlearning cross-entropy: bounded, pushes the label's probability to zero")
+def _uce(task: Task, job: Job) -> Loss:
+    return task.unlearning_loss
+
+
+@loss("unlikelihood", summary="-log(1 - p): unlearning cross-entropy that stays steep where p is 1")
+def _unlikelihood(task: Task, job: Job) -> Loss:
+    return lambda model, batch: task.unlearning_loss(model, batch, 1.0)
+
+
+def require_unlearning_loss(name: str) -> None:
+    """Refuses a name that is no loss, or one that a method uses for itself."""
+    owner = loss.entry(name).about.get("part_of")
+    if owner is not None:
+        raise FedUnlearnError(f"loss {name!r} is a part of {owner}, not an unlearning loss: name another")
+
+
+class _Logits(nn.Module):
+    """The logits of a task as a module, so that they can be computed with other parameters."""
+
+    def __init__(self, task: LabelTask, model: nn.Module) -> None:
+        super().__init__()
+        self.task, self.model = task, model
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.task.logits(self.model, batch)
+
+
+@torch.no_grad()
+def teacher_logits(task: LabelTask, model: nn.Module, params: Vector, batch: Batch) -> Tensor:
+    """The logits that the model would give with other parameters, in evaluation mode."""
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parts = params.split([parameter.numel() for parameter in own.values()])
+    training = model.training
+    model.eval()
+    try:
+        output: Tensor = functional_call(
+            _Logits(task, model),
+            {f"model.{name}": part.view_as(own[name]) for name, part in zip(own, parts, strict=True)},
+            (batch,),
+        )
+    finally:
+        model.train(training)
+    return output

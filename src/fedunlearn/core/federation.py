@@ -1,0 +1,51 @@
+"""What an engine is, and how clients train on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .errors import require, require_count
+from .messages import ClientId, Job, Replies, Terms
+from .task import Task
+
+Precision = Literal["fp32", "bf16"]
+"""Of the arithmetic of local training; parameters and displacements are float32 either way."""
+
+
+class Federation(Protocol):
+    """Carries jobs to clients and replies back."""
+
+    @property
+    def task(self) -> Task:
+        """What the clients learn."""
+        ...
+
+    def present(self) -> frozenset[ClientId]:
+        """The clients that can be asked now."""
+        ...
+
+    def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = ...) -> Replies:
+        """Replies of the clients that answered, and reasons for those that did not."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains: plain SGD over a fixed list of batches."""
+
+    epochs: int = 1
+    batch_size: int = 200
+    decay: float = 0.999
+    """The learning rate of a phase is multiplied by this after every round of the run."""
+
+    def __post_init__(self) -> None:
+        require_count("epochs", self.epochs, 1)
+        require_count("batch_size", self.batch_size, 1)
+        require(
+            isinstance(self.decay, int | float) and 0 < self.decay <= 1,
+            "decay",
+            self.decay,
+            "above 0 and at most 1",
+        )

@@ -1,0 +1,230 @@
+"""What travels between server and clients: jobs one way, replies the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .seeds import derive
+
+Vector = Tensor
+"""One-dimensional: all trainable parameters of a model in module order."""
+
+ClientId = str
+"""A stable name, never a position: ``site-3``, or the virtual ``site-3#forget``."""
+
+Buffers: TypeAlias = Mapping[str, Tensor]
+"""What a model carries beside its parameters (BatchNorm statistics); empty for most models."""
+
+Setting = float | int | str | bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """Server to client: a work by name, the model to start from, and what the work needs.
+
+    ``train`` and ``measure`` are works of every client; methods register their own.
+    """
+
+    work: str
+    params: Vector
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    config: Mapping[str, Setting] = field(default_factory=dict)
+    buffers: Buffers | None = None
+    """None: those of the round, which the driver fills in."""
+
+
+def train(
+    params: Vector,
+    loss: str = "task",
+    step: str = "plain",
+    *,
+    arrays: Mapping[str, Tensor] | None = None,
+    **config: Setting,
+) -> Job:
+    """A job of local training: which loss to minimise, and by which step rule.
+
+    ``config`` holds settings of the loss and the step rule; ``lr`` replaces the phase's learning rate before
+    decay, and ``effort`` is the share of the local epochs, rounded up.
+    """
+    return Job("train", params, arrays or {}, {"loss": loss, "step": step, **config})
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the driver adds to the jobs of one exchange: learning rate, epochs, batch size and seed."""
+
+    lr: float = 0.01
+    decay: float = 1.0
+    """What learning rates are multiplied by in this round."""
+    epochs: int = 1
+    batch_size: int = 200
+    seed: tuple[int, ...] = (0,)
+    """Numbers that each client derives its own seed from."""
+    exchange: int = 0
+    """Which one of its round."""
+
+    def rate(self, job: Job) -> float:
+        """The learning rate of a job in this round."""
+        return float(job.config.get("lr", self.lr)) * self.decay
+
+    def passes(self, job: Job) -> int:
+        """Local epochs: the job's share of them, rounded up."""
+        return math.ceil(float(job.config.get("effort", 1)) * self.epochs - 1e-9)
+
+    def seed_of(self, client: ClientId) -> int:
+        """The seed of one client's local training in this exchange."""
+        return derive(
+            *self.seed, client, f"local training {self.exchange}" if self.exchange else "local training"
+        )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean that adds up over clients: only its sum and its count leave a client."""
+
+    total: float
+    count: int
+
+    def __add__(self, other: Mean) -> Mean:
+        return Mean(self.total + other.total, self.count + other.count)
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count
+
+
+Statistics: TypeAlias = Mapping[str, Mapping[str, Mean]]
+"""By set of examples, then by name of the score: ``statistics["test"]["accuracy"]``."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Client to server: what a job came to."""
+
+    displacement: Vector | None
+    """Δ = ω − ω_i of local training; None where nothing was trained."""
+    examples: int
+    """How many the client holds for training."""
+    statistics: Statistics = field(default_factory=dict)
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=dict)
+
+    @property
+    def moved(self) -> Vector:
+        """The displacement of a job that trained."""
+        assert self.displacement is not None
+        return self.displacement
+
+
+class Reason(StrEnum):
+    """Why a client has no reply that can be used."""
+
+    ABSENT = "absent"
+    FAILED = "failed"
+    LATE = "late"
+    UNASKED = "unasked"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    NOT_FINITE = "not_finite"
+    FIELD = "field"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with a client's reply, as a code and as a sentence."""
+
+    reason: Reason
+    detail: str
+
+
+class MissingReply(Exception):
+    """A round cannot be completed without a client that failed to answer."""
+
+
+class Replies(Mapping[ClientId, Reply]):
+    """Replies keyed by client, always in the order of the clients' names: arrival does not matter."""
+
+    def __init__(
+        self, replies: Mapping[ClientId, Reply], missing: Mapping[ClientId, Failure] | None = None
+    ) -> None:
+        self._replies = {client: replies[client] for client in sorted(replies)}
+        self.missing: Mapping[ClientId, Failure] = dict(missing or {})
+        """Who was asked and has no usable reply, and why."""
+
+    def __getitem__(self, client: ClientId) -> Reply:
+        return self._replies[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def of(self, clients: Iterable[ClientId]) -> Replies:
+        """The replies of those clients that answered."""
+        wanted = set(clients)
+        return Replies(
+            {client: reply for client, reply in self.items() if client in wanted},
+            {client: failure for client, failure in self.missing.items() if client in wanted},
+        )
+
+    def every(self, clients: Iterable[ClientId]) -> Replies:
+        """The replies of all these clients; the round ends if one is missing."""
+        wanted = list(clients)
+        for client in wanted:
+            if client not in self:
+                raise MissingReply(
+                    f"{client} failed to answer{self._why(client)}, and this method cannot unlearn "
+                    "without it: bring it back and resume"
+                )
+        return self.of(wanted)
+
+    def some(self, clients: Iterable[ClientId]) -> Replies:
+        """The replies of those clients that answered; the round ends if nobody did."""
+        wanted = list(clients)
+        found = self.of(wanted)
+        if not found:
+            why = next((self._why(client) for client in wanted if client in self.missing), "")
+            raise MissingReply(f"every retained client failed to answer{why}: bring them back and resume")
+        return found
+
+    def _why(self, client: ClientId) -> str:
+        return f" ({self.missing[client].detail})" if client in self.missing else ""
+
+    def matrix(self) -> Tensor:
+        """One displacement a row, to read only: no copy where an engine has laid out the rows like that."""
+        rows = [reply.moved for reply in self.values()]
+        first, size = rows[0], len(rows[0])
+        together = all(
+            row.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+            and row.storage_offset() == first.storage_offset() + number * size
+            and row.is_contiguous()
+            for number, row in enumerate(rows)
+        )
+        return first.as_strided((len(rows), size), (size, 1)) if together else torch.stack(rows)
+
+    def mean(self) -> Vector:
+        """The plain mean of the displacements."""
+        return self._combine([1 / len(self)] * len(self))
+
+    def average(self) -> Vector:
+        """The mean of the displacements, weighted by each client's number of examples."""
+        return self._combine(self.weights())
+
+    def weights(self) -> list[float]:
+        total = sum(reply.examples for reply in self.values())
+        return [reply.examples / total for reply in self.values()]
+
+    def _combine(self, weights: list[float]) -> Vector:
+        first, *others = self.values()
+        total = first.moved * weights[0]
+        for reply, weight in zip(others, weights[1:], strict=True):
+            total.add_(reply.moved, alpha=weight)
+        return total

@@ -1,0 +1,50 @@
+"""A phase: a run of rounds with one rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from .errors import require_count, require_rate
+from .messages import ClientId, Job, Replies
+from .request import Request
+from .state import Stage, State
+
+Jobs: TypeAlias = Mapping[ClientId, Job]
+
+Round: TypeAlias = Generator[Jobs, Replies, State]
+"""Yields jobs, receives replies, as often as the method exchanges messages; returns the next state."""
+
+
+@dataclass(frozen=True)
+class Phase(ABC):
+    """A run of rounds with one rule; its fields are its hyper-parameters.
+
+    A round is pure: no clock, no transport, no randomness but ``request.seed``. Clients that failed to answer
+    are in ``replies.missing``.
+    """
+
+    rounds: int
+    lr: float
+
+    stage: ClassVar[Stage]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Requirements by name, checked before round one: see ``requirements.py``."""
+
+    def __post_init__(self) -> None:
+        require_count("rounds", self.rounds)
+        require_rate("lr", self.lr)
+
+    def start(self, request: Request, state: State) -> State:
+        """The state of the first round, given the one that the phase before left behind."""
+        return State(state.params, buffers=state.buffers)
+
+    def learners(self, request: Request) -> tuple[ClientId, ...]:
+        """Whose training becomes the model's: participants and buffers come from them."""
+        return request.retained
+
+    @abstractmethod
+    def round(self, request: Request, state: State) -> Round | State:
+        """One round: a generator that exchanges messages, or the next state where the server works alone."""

@@ -1,0 +1,95 @@
+"""A request to forget: who, from which model, and what the server knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from .errors import FedUnlearnError
+from .history import History
+from .messages import Buffers, ClientId, Vector
+from .registry import did_you_mean
+from .state import State
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who wants to be forgotten, by whom, and from which model ω⁰."""
+
+    params: Vector
+    clients: tuple[ClientId, ...]
+    targets: tuple[ClientId, ...]
+    fresh: Callable[[str], State] | None = None
+    """A newly initialised model for a named purpose, for methods that start anew (retraining)."""
+    buffers: Buffers = field(default_factory=dict)
+    """Left empty, the engine's model brings its own."""
+    shapes: Mapping[str, torch.Size] = field(default_factory=dict)
+    """Of the model's trainable parameters, in their order in the vector; for methods that look at layers."""
+    history: History = field(default_factory=History)
+    """What pre-training recorded."""
+    anchors: tuple[Vector, ...] = ()
+    """The models ω⁰ of earlier requests, which post-training must not return to either."""
+    public: ClientId | None = None
+    """A member of the federation that holds public data: neither target nor retained."""
+    seed: int = 0
+    """What a method derives its own random numbers from, by names."""
+    participants: tuple[ClientId, ...] | None = None
+    """The clients that take part in the round at hand, beside the targets; the driver fills them in."""
+
+    def __post_init__(self) -> None:
+        for names, what in ((self.clients, "client"), (self.targets, "target")):
+            if isinstance(names, str):  # type: ignore[unreachable]
+                raise FedUnlearnError(f"{what}s = {names!r}: give a sequence of names, such as ({names!r},)")
+            object.__setattr__(self, f"{what}s", tuple(names))
+            twice = sorted({name for name in names if list(names).count(name) > 1})
+            if twice:
+                raise FedUnlearnError(f"{what} {twice[0]!r} is named twice: name each {what} once")
+        for target in self.targets:
+            if target not in self.clients:
+                raise FedUnlearnError(
+                    f"target {target!r} is not one of the {len(self.clients)} clients"
+                    f"{did_you_mean(target, self.clients)}"
+                )
+        if not self.retained:
+            raise FedUnlearnError(
+                f"all {len(self.clients)} clients are targets, so nobody is left to keep the model for: "
+                "name fewer targets, or delete the model"
+            )
+        if not isinstance(self.params, Tensor) or self.params.ndim != 1:
+            raise FedUnlearnError("params must be one vector: make it with fedunlearn.flatten(model)")
+        expected = sum(shape.numel() for shape in self.shapes.values())
+        if self.shapes and expected != len(self.params):
+            raise FedUnlearnError(
+                f"params has {len(self.params):,} numbers and the shapes of the model have {expected:,}: "
+                "give both of the same model"
+            )
+        for number, anchor in enumerate(self.anchors):
+            if anchor.shape != self.params.shape:
+                raise FedUnlearnError(
+                    f"anchor {number} has {anchor.numel():,} numbers and the model {len(self.params):,}: "
+                    "give the models of earlier requests"
+                )
+
+    def starting_from(self, state: State) -> Request:
+        """The same request for another model, for instance the one that pre-training ended with."""
+        return replace(self, params=state.params, buffers=state.buffers)
+
+    @property
+    def retained(self) -> tuple[ClientId, ...]:
+        """The clients that stay, whether or not they take part in this round."""
+        return tuple(client for client in self.clients if client not in self.targets)
+
+    @property
+    def asked(self) -> tuple[ClientId, ...]:
+        """The clients that take part in this round, beside the targets: the retained ones unless drawn."""
+        return self.retained if self.participants is None else self.participants
+
+    def pieces(self, vector: Vector) -> dict[str, Tensor]:
+        """Views of a vector, one for each trainable parameter of the model, by name."""
+        parts = vector.split([shape.numel() for shape in self.shapes.values()])
+        return {
+            name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }

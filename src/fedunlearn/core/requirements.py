@@ -1,0 +1,47 @@
+"""What methods need beside clients: stated by name in ``Phase.needs``, checked before round one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import FedUnlearnError
+from .federation import Federation
+from .history import KINDS
+from .phase import Phase
+from .request import Request
+from .task import LabelTask
+
+REMEDIES = {
+    "public": "let the request name a member of the federation that holds public data",
+    "fresh": "give the request a function `fresh` that returns newly initialised models",
+    "shapes": "give the request the shapes of the model's parameters: fedunlearn.shapes(model)",
+    "labels": "use a task that predicts one label out of several, such as Classification",
+    "cluster": "pre-train in clusters",
+    **{kind: f'pre-train with history = ["{kind}"]' for kind in KINDS},
+}
+
+
+def needs(phases: Sequence[Phase]) -> frozenset[str]:
+    """What some phase of a method needs."""
+    return frozenset().union(*(phase.needs for phase in phases))
+
+
+def recorded(phases: Sequence[Phase]) -> frozenset[str]:
+    """The part of the needs that pre-training has to leave behind."""
+    return needs(phases) & {*KINDS, "cluster"}
+
+
+def check(phases: Sequence[Phase], request: Request, federation: Federation) -> None:
+    """Refuses a request that lacks what its method needs."""
+    there = {
+        *request.history.kinds,
+        *(["public"] if request.public else []),
+        *(["fresh"] if request.fresh else []),
+        *(["shapes"] if request.shapes else []),
+        *(["labels"] if isinstance(federation.task, LabelTask) else []),
+    }
+    for phase in phases:
+        for need in sorted(phase.needs - there):
+            raise FedUnlearnError(
+                f"{type(phase).__name__} needs {need}, and the request has none: {REMEDIES[need]}"
+            )

@@ -1,0 +1,111 @@
+"""What a run knows between two rounds, and what listeners hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from .messages import Buffers, ClientId, Vector
+
+if TYPE_CHECKING:
+    from .phase import Phase
+
+Metrics = dict[str, float | int | str]
+
+
+class Status(StrEnum):
+    """How a phase, or a run, stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    CONVERGED = "converged"
+    NO_DIRECTION = "no_direction"
+    MISSING_REPLY = "missing_reply"
+    DIVERGED = "diverged"
+
+    @property
+    def failed(self) -> bool:
+        return self in (Status.NO_DIRECTION, Status.MISSING_REPLY, Status.DIVERGED)
+
+
+class Stage(StrEnum):
+    """The part of the protocol that a phase belongs to."""
+
+    PRETRAINING = "pre-training"
+    UNLEARNING = "unlearning"
+    POSTTRAINING = "post-training"
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a phase knows between two rounds; what can be saved can be resumed."""
+
+    params: Vector
+    round: int = 0
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=dict)
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    status: Status = Status.RUNNING
+    reason: str = ""
+    lr: float = 0.0
+    """The learning rate of the round at hand, after decay; the driver fills it in."""
+
+    def step(self, direction: Vector, **diagnostics: float) -> State:
+        """Moves the model along a direction (directions are added, displacements subtracted)."""
+        return self.move_to(self.params + direction, **diagnostics)
+
+    def move_to(self, params: Vector, **diagnostics: float) -> State:
+        """Replaces the model."""
+        return replace(self, params=params, diagnostics=diagnostics)
+
+    def remember(self, **memory: Tensor) -> State:
+        return replace(self, memory={**self.memory, **memory})
+
+    def halt(self, status: Status, reason: str) -> State:
+        """Ends the phase here, with the model as it is."""
+        return replace(self, status=status, reason=reason)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: enough to continue from here in another process."""
+
+    phase: int
+    elapsed_rounds: int
+    state: State
+    heard: frozenset[ClientId] = frozenset()
+    """The retained clients that have answered in some round."""
+    finished: frozenset[ClientId] = frozenset()
+    """The targets that a stop rule has released from this phase."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One finished round (or, with round 0, the start of a run), as listeners hear it."""
+
+    progress: Progress
+    phases: tuple[Phase, ...]
+    metrics: Metrics
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    state: State
+    status: Status
+    reason: str
+    metrics: tuple[Metrics, ...]
+    unheard: tuple[ClientId, ...] = ()
+    """The retained clients that never answered, which no step could take into account."""
+
+    @property
+    def params(self) -> Vector:
+        return self.state.params

@@ -1,0 +1,8 @@
+"""Runs phases on a federation: rounds, participation, stop rules, probes, events."""
+
+from .loop import unlearn
+from .participation import Participation
+from .probes import Conflicts, Exchange, Probe
+from .stopping import Above, Below, StopRule
+
+__all__ = ["Above", "Below", "Conflicts", "Exchange", "Participation", "Probe", "StopRule", "unlearn"]

@@ -1,0 +1,381 @@
+"""The loop: asks phases for jobs, carries them to the federation, hands back what came of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from .. import measure
+from ..core import (
+    Buffers,
+    ClientId,
+    Event,
+    Federation,
+    FedUnlearnError,
+    Job,
+    Jobs,
+    Listener,
+    LocalTraining,
+    Metrics,
+    MissingReply,
+    Outcome,
+    Phase,
+    Progress,
+    Reason,
+    Replies,
+    Request,
+    Stage,
+    State,
+    Status,
+    Terms,
+    require_count,
+    requirements,
+)
+from ..maths import distance
+from .gate import admit, finite
+from .participation import Participation
+from .probes import Conflicts, Exchange, FinishedRound, Probe
+from .stopping import StopRule
+
+
+def unlearn(
+    phases: Sequence[Phase],
+    request: Request,
+    federation: Federation,
+    *,
+    training: LocalTraining = LocalTraining(),
+    seed: int = 0,
+    evaluate_every: int = 1,
+    participation: Participation = Participation(),
+    stop: Sequence[StopRule] = (),
+    probes: Sequence[Probe] = (Conflicts(),),
+    listeners: Sequence[Listener] = (),
+    resume: Progress | None = None,
+) -> Outcome:
+    """Runs the phases one after the other and returns how the run ended.
+
+    Pre-training is the same run with the one phase ``Pretraining``. Listeners hear every finished round;
+    ``resume`` takes a ``Progress`` that a listener once heard and continues from there, to the same bits. A
+    phase that fails (``Status.failed``) ends the run with the last good model.
+
+    With ``stop`` rules every round of unlearning is evaluated. A target that meets one of them is left out of
+    the rounds that follow, and the phase ends when every target has met one.
+    """
+    phases = tuple(phases)
+    run = _Run(phases, request, federation, training, seed, participation, tuple(stop), tuple(probes))
+    run.check(evaluate_every)
+    rows: list[Metrics] = []
+
+    def announce(progress: Progress, metrics: Metrics) -> None:
+        rows.append(metrics)
+        for listener in listeners:
+            listener(Event(progress, phases, metrics))
+
+    with _one_thread():
+        if resume is None:
+            progress = Progress(0, 0, State(request.params, buffers=request.buffers))
+            before = run.evaluate(progress.state)
+            for rule in run.stop:
+                for target in request.targets:
+                    rule.met(before, target)  # refuses at once what is never measured
+            announce(
+                progress,
+                {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
+            )
+        else:
+            # A failed round is tried again: the missing client may be back.
+            progress = resume
+            if resume.state.status.failed:
+                progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
+        for index in range(progress.phase, len(phases)):
+            phase = phases[index]
+            if index > progress.phase or progress.elapsed_rounds == 0:
+                started = phase.start(request, progress.state)
+                progress = replace(progress, phase=index, state=started, finished=frozenset())
+            while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
+                progress, metrics = run.round(progress)
+                ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
+                watched = bool(run.stop) and phase.stage is Stage.UNLEARNING
+                if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
+                    metrics |= run.evaluate(progress.state)
+                if watched and not ended:
+                    progress = run.stopped(progress, metrics)
+                    if progress.state.status is not Status.RUNNING:
+                        metrics |= {"status": progress.state.status, "reason": progress.state.reason}
+                announce(progress, metrics)
+            if progress.state.status.failed:
+                break
+    state = progress.state
+    return Outcome(
+        state,
+        Status.DONE if state.status is Status.RUNNING else state.status,
+        state.reason,
+        tuple(rows),
+        tuple(client for client in request.retained if client not in progress.heard) if rows else (),
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same from round to round."""
+
+    phases: tuple[Phase, ...]
+    request: Request
+    federation: Federation
+    training: LocalTraining
+    seed: int
+    participation: Participation
+    stop: tuple[StopRule, ...]
+    probes: tuple[Probe, ...]
+
+    def check(self, evaluate_every: int) -> None:
+        """Refuses before round one what could not be run."""
+        request = self.request
+        members = {*request.clients, *([request.public] if request.public else [])}
+        absent = sorted(members - self.federation.present())
+        if absent:
+            raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
+        require_count("evaluate_every", evaluate_every, 1)
+        if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in self.phases):
+            raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
+        for phase in self.phases:
+            learners = phase.learners(request)
+            if len(learners) < self.participation.minimum:
+                raise FedUnlearnError(
+                    f"{len(learners)} clients can train and the minimum is {self.participation.minimum}: "
+                    "lower the minimum"
+                )
+        requirements.check(self.phases, request, self.federation)
+
+    def evaluate(self, state: State) -> Metrics:
+        """Asks the clients that are present to measure the model on their own sets."""
+        present = self.federation.present()
+        job = Job("measure", state.params, buffers=state.buffers)
+        jobs = {client: job for client in self.request.clients if client in present}
+        replies = admit(jobs, self.federation.exchange(jobs, Terms()), state.buffers)
+        return {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
+
+    def round(self, progress: Progress) -> tuple[Progress, Metrics]:
+        phase, decay = self.phases[progress.phase], self.training.decay**progress.elapsed_rounds
+        before = replace(progress.state, lr=phase.lr * decay)
+        clock = _Clock()
+        exchanges: list[Exchange] = []
+        request = self._participating(phase, progress)
+        try:
+            after = self._exchanged(phase, request, before, decay, progress.phase, exchanges, clock)
+        except MissingReply as missing:
+            after = _halted(phase, before, missing, exchanges)
+        else:
+            after = _finished(phase, before, after)
+        seconds = clock.seconds()
+
+        heard = {c for each in exchanges for c in each.replies if c in self.request.retained}
+        moved = replace(
+            progress,
+            elapsed_rounds=progress.elapsed_rounds + (not after.status.failed),
+            state=after,
+            heard=progress.heard | heard,
+        )
+        metrics: Metrics = {
+            "phase": moved.phase,
+            "stage": phase.stage,
+            "round": after.round,
+            "elapsed": moved.elapsed_rounds,
+            "lr": before.lr,
+            **after.diagnostics,
+            "distance": distance(after.params, self.request.params),
+        }
+        if not after.status.failed:
+            finished = FinishedRound(
+                phase,
+                request,
+                before,
+                after,
+                tuple(exchanges),
+                lambda jobs: self._ask(jobs, before, decay, progress.phase, 0, before.buffers).replies,
+            )
+            for probe in self.probes:
+                metrics |= probe(finished)
+        metrics |= measure.training([each.replies for each in exchanges], self.request)
+        # What is done on public data is the server's own work.
+        asked = [
+            ({client: job for client, job in each.jobs.items() if client != request.public}, each.replies)
+            for each in exchanges
+        ]
+        metrics |= measure.cost(asked, seconds, seconds - clock.waited)
+        metrics |= measure.coverage(asked, heard, moved.heard, self.request)
+        metrics["bytes_stored"] = measure.size(
+            *after.memory.values(), *self.request.history.only(phase.needs, beside=False).tensors().values()
+        )
+        if after.status is not Status.RUNNING:
+            metrics |= {"status": after.status, "reason": after.reason}
+        return moved, metrics
+
+    def _participating(self, phase: Phase, progress: Progress) -> Request:
+        """The request as this round sees it: who takes part, and which targets are still to be unlearned."""
+        request = self.request
+        if progress.finished:
+            request = replace(
+                request,
+                clients=tuple(c for c in request.clients if c not in progress.finished),
+                targets=tuple(t for t in request.targets if t not in progress.finished),
+            )
+        if self.participation == Participation() and phase.learners(request) == request.retained:
+            return request
+        names = (self.seed, progress.phase, progress.state.round)
+        return replace(request, participants=self.participation.draw(phase.learners(request), *names))
+
+    def _exchanged(
+        self,
+        phase: Phase,
+        request: Request,
+        before: State,
+        decay: float,
+        index: int,
+        exchanges: list[Exchange],
+        clock: _Clock,
+    ) -> State:
+        """Drives one round, and keeps what was exchanged."""
+        learners = phase.learners(request)
+        round = phase.round(request, before)
+        if isinstance(round, State):
+            return round
+        buffers = before.buffers
+        try:
+            jobs = next(round)
+            while True:
+                with clock.waiting():
+                    done = self._ask(jobs, before, decay, index, len(exchanges), buffers)
+                exchanges.append(done)
+                self._require_answers(phase, done, before, learners)
+                buffers = _merged(done.replies.of(learners), buffers)
+                jobs = round.send(done.replies)
+        except StopIteration as stop:
+            after: State = stop.value
+            return after if after.status.failed else replace(after, buffers=buffers)
+
+    def _ask(
+        self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers
+    ) -> Exchange:
+        if not jobs:
+            return Exchange(jobs, Replies({}))
+        terms = Terms(
+            self.phases[index].lr,
+            decay,
+            self.training.epochs,
+            self.training.batch_size,
+            (self.seed, index, before.round),
+            exchange,
+        )
+        complete = {
+            client: job if job.buffers is not None else replace(job, buffers=buffers)
+            for client, job in jobs.items()
+        }
+        return Exchange(complete, admit(complete, self.federation.exchange(complete, terms), buffers))
+
+    def _require_answers(
+        self, phase: Phase, done: Exchange, before: State, learners: Sequence[ClientId]
+    ) -> None:
+        jobs, replies = done.jobs, done.replies
+        where = f"round {before.round + 1} of {phase.stage}"
+        if jobs and not replies:
+            why = next(iter(replies.missing.values())).detail
+            raise MissingReply(f"nobody answered in {where} ({why}): resume later")
+        asked = [client for client in jobs if client in learners]
+        answered = sum(client in replies for client in asked)
+        least = min(self.participation.minimum, len(asked))
+        if answered < least:
+            raise MissingReply(
+                f"{answered} of {len(asked)} clients answered in {where}, and the minimum is "
+                f"{self.participation.minimum}: resume later"
+            )
+
+    def stopped(self, progress: Progress, metrics: Metrics) -> Progress:
+        """Releases the targets that meet a stop rule; the phase ends when none is left."""
+        met = {
+            target
+            for target in self.request.targets
+            if target in progress.finished or any(rule.met(metrics, target) for rule in self.stop)
+        }
+        if len(met) < len(self.request.targets):
+            return replace(progress, finished=frozenset(met))
+        rules = " or ".join(map(str, self.stop))
+        state = progress.state.halt(Status.CONVERGED, f"every target meets a stop rule: {rules}")
+        return replace(progress, state=state, finished=frozenset(met))
+
+
+class _Clock:
+    """Seconds of a round, and those of them that were spent waiting for clients."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self.waited = 0.0
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - began
+
+
+def _finished(phase: Phase, before: State, after: State) -> State:
+    """The state after a round, or the one before it where the step is not finite."""
+    if not finite(after.params):
+        return _diverged(phase, before, "the step is not finite")
+    if after.status.failed:
+        said = {} if after.diagnostics is before.diagnostics else after.diagnostics
+        return replace(after, round=before.round, diagnostics=said)
+    return replace(after, round=before.round + 1)
+
+
+def _halted(phase: Phase, before: State, missing: MissingReply, exchanges: Sequence[Exchange]) -> State:
+    """The end of a round that cannot be completed: diverged where only updates that are not finite came."""
+    failures = exchanges[-1].replies.missing if exchanges else {}
+    wild = [client for client, failure in failures.items() if failure.reason is Reason.NOT_FINITE]
+    if wild and len(wild) == len(failures):
+        return _diverged(phase, before, f"{wild[0]} {failures[wild[0]].detail}")
+    return replace(before, diagnostics={}).halt(Status.MISSING_REPLY, str(missing))
+
+
+def _diverged(phase: Phase, state: State, what: str) -> State:
+    return replace(state, diagnostics={}).halt(
+        Status.DIVERGED,
+        f"{what} in round {state.round + 1} of {phase.stage}: the model before it is kept; "
+        f"lower the learning rate (now {phase.lr:g}) and run again",
+    )
+
+
+def _merged(replies: Replies, before: Buffers) -> Buffers:
+    """Averages the float buffers of clients that trained; integer ones (counters) follow the first."""
+    trained = Replies({client: reply for client, reply in replies.items() if reply.displacement is not None})
+    if not trained:
+        return before
+    merged = {}
+    for name, old in next(iter(trained.values())).buffers.items():
+        values = [reply.buffers[name] for reply in trained.values()]
+        if old.is_floating_point():
+            merged[name] = sum(
+                (value * weight for value, weight in zip(values, trained.weights(), strict=True)),
+                torch.zeros_like(old),
+            )
+        else:
+            merged[name] = values[0]
+    return merged
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums over several threads differ in the last bits; results must not depend on the machine's load."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,47 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..core import ClientId, require, require_count
+from ..core.seeds import generator
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A share or a number of the clients in each round, drawn by a derived seed; targets are always asked."""
+
+    share: float = 1.0
+    """Of the clients that could train, rounded up."""
+    count: int | None = None
+    """How many, instead of a share."""
+    minimum: int = 1
+    """The run stops, to be resumed later, when fewer are present or answer."""
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.share, int | float) and 0 < self.share <= 1,
+            "share",
+            self.share,
+            "above 0 and at most 1",
+        )
+        require_count("minimum", self.minimum, 1)
+        if self.count is not None:
+            require_count("count", self.count, 1)
+            require(self.count >= self.minimum, "count", self.count, f"at least the minimum, {self.minimum}")
+
+    def draw(self, clients: Sequence[ClientId], *names: object) -> tuple[ClientId, ...]:
+        """The participants, in the order of the clients; the names decide who is drawn."""
+        wanted = math.ceil(self.share * len(clients) - 1e-9) if self.count is None else self.count
+        wanted = max(wanted, self.minimum)
+        if wanted >= len(clients):
+            return tuple(clients)
+        ordered = sorted(clients)
+        places = torch.randperm(len(clients), generator=generator("participation", *names))[:wanted]
+        drawn = {ordered[place] for place in places.tolist()}
+        return tuple(client for client in clients if client in drawn)
