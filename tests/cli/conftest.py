@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fedunlearn import cli
+from fedunlearn.cli import console
 
 SMALL = """
 name = "small"
@@ -103,7 +103,7 @@ def here(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["fedunlearn", *map(str, arguments)])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the program replaces
-        monkeypatch.setattr(cli, "out", Console(highlight=False, width=int(environment["COLUMNS"])))
+        monkeypatch.setattr(console.out, "width", int(environment["COLUMNS"]))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), *capsys.readouterr())

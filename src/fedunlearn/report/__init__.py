@@ -1,12 +1,10 @@
-"""What people look at: progress, tables and figures; tables and figures are made from run folders alone."""
+"""What people look at: tables and figures, made from run folders alone."""
 
 from .html import write_report
 from .page import page
-from .progress import Display
 from .tables import markdown, shown, stages, table, verdict
 
 __all__ = [
-    "Display",
     "markdown",
     "page",
     "shown",

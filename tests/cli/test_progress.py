@@ -8,11 +8,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from fedunlearn.cli import progress
+from fedunlearn.cli.progress import Display
 from fedunlearn.core import Event, Progress, State, Status
 from fedunlearn.methods import Schedule
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.fedosd import fedosd
-from fedunlearn.report import Display, progress
 
 PHASES = fedosd(Schedule(4, 0.1, 3, 0.1))
 SCORES = {"asr": 0.125, "r_acc": 0.75}

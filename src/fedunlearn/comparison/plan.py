@@ -1,43 +1,32 @@
-"""Several methods on the same requests: the same ω⁰, the same schedule, the same accounting."""
+"""A comparison file: which methods run on which requests, at which scale, with which seeds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from .core import FedUnlearnError, Listener
-from .core.registry import did_you_mean
-from .data import load
-from .experiment import (
+from ..core import FedUnlearnError
+from ..core.registry import did_you_mean
+from ..experiment import (
     Count,
     Experiment,
     Name,
     Rate,
     Share,
-    StagePlan,
     Table,
     check,
     first_problem,
     named_after,
     override,
     parse,
-    perform,
 )
-from .record import read_json
-from .report.results import score
 
-EXPERIMENTS = Path(__file__).with_name("experiments")
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 """Files that come with the package; others may extend them by name."""
-
-Show = Callable[[str], AbstractContextManager[Listener]]
-"""Makes a listener for a run, given what to call it."""
-
 
 Figure = Literal["tradeoff", "radar", "conflicts", "curves", "clients", "costs", "triggers"]
 
@@ -100,15 +89,12 @@ class Comparison:
         names = [path.name.removeprefix("seed-") for path in (folder / column).glob("seed-*")]
         seeds = sorted(int(name) for name in names if name.isdecimal()) if listed else self.seeds
         rows = self.listed if listed else tuple(self.columns[column])
-        return {row: [_place(folder, column, seed, row) for seed in seeds] for row in rows}
+        return {row: [place(folder, column, seed, row) for seed in seeds] for row in rows}
 
 
-def _place(folder: Path, column: str, seed: int, row: str) -> Path:
+def place(folder: Path, column: str, seed: int, row: str) -> Path:
+    """The run folder of one cell and seed."""
     return folder / column / f"seed-{seed}" / row
-
-
-def _trial(folder: Path, column: str, row: str, rate: float) -> Path:
-    return folder / column / "trials" / row / repr(rate)
 
 
 def read_comparison(
@@ -222,128 +208,6 @@ def _chosen(
         if name not in tables:
             raise FedUnlearnError(f"{path} shows an unknown {name!r}{did_you_mean(name, tables)}")
     return dict(tables) if names is None else {name: tables[name] for name in names}
-
-
-def missing(comparison: Comparison, folder: Path) -> int:
-    """How many runs have not ended, trials among them."""
-    wanted: list[Path] = []
-    for column, rows in comparison.columns.items():
-        for row, experiment in rows.items():
-            wanted += comparison.places(folder, column)[row]
-            if comparison.grid is not None and _rate_matters(experiment):
-                wanted += [_trial(folder, column, row, rate) for rate in comparison.grid.rates]
-    return sum(not (run / "outcome.json").exists() for run in wanted)
-
-
-def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
-    """Performs what is missing, goes on with what was cut off, and leaves alone what has ended."""
-    _require_data(comparison, folder)
-    for seed in comparison.seeds:
-        for column, rows in comparison.columns.items():
-            for row, experiment in rows.items():
-                chosen = experiment.model_copy(update={"seed": seed})
-                if comparison.grid is not None and _rate_matters(experiment):
-                    rate = _tuned(comparison, comparison.grid, folder, column, row, show, workers)
-                    chosen = _at(chosen, rate)
-                _perform(chosen, _place(folder, column, seed, row), folder, show, workers)
-
-
-def _require_data(comparison: Comparison, folder: Path) -> None:
-    """Reads each data set once: hours of runs should not end at one that is not there."""
-    read = set()
-    for column, rows in comparison.columns.items():
-        data = next(iter(rows.values())).data
-        wanted = (data.dataset, data.directory)
-        alone = replace(comparison, columns={column: rows})
-        if wanted in read or not missing(alone, folder):
-            continue
-        try:
-            load(*wanted)
-        except FedUnlearnError as error:
-            others = len(comparison.columns) > 1
-            hint = f"; or name other columns than {column} with --only" if others else ""
-            raise FedUnlearnError(f"{error}{hint}") from None
-        read.add(wanted)
-
-
-def unlike(comparison: Comparison, folder: Path) -> list[Path]:
-    """The finished runs of its rows that were set up otherwise, whatever their seeds and rates."""
-
-    def other(run: Path, wanted: Experiment) -> bool:
-        was = check(read_json(run / "experiment.json"), str(run))
-        return _at(was, 1.0).model_copy(update={"seed": wanted.seed}) != _at(wanted, 1.0)
-
-    return [
-        run
-        for column, rows in comparison.columns.items()
-        for row, places in comparison.places(folder, column, listed=True).items()
-        for run in places
-        if (run / "outcome.json").exists() and other(run, rows[row])
-    ]
-
-
-def _rate_matters(experiment: Experiment) -> bool:
-    return _at(experiment, 1.0).phases() != _at(experiment, 2.0).phases()
-
-
-def _tuned(
-    comparison: Comparison,
-    grid: Grid,
-    folder: Path,
-    column: str,
-    row: str,
-    show: Show,
-    workers: int | None,
-) -> float:
-    """The rate whose short trial, on the first seed, ends best by training data alone.
-
-    The rule is ``score``. No test data is looked at; but the backdoor's accuracy is the ASR that tables show,
-    because the paper measures it on training pictures.
-    """
-    experiment = comparison.columns[column][row]
-    short = experiment.model_copy(
-        update={
-            "seed": comparison.seeds[0],
-            "count_conflicts": False,
-            "unlearning": _shortened(experiment.unlearning, grid.share),
-            "recovery": _shortened(experiment.recovery, grid.share),
-        }
-    )
-    scores: dict[float, float] = {}
-    for rate in grid.rates:
-        run = _trial(folder, column, row, rate)
-        _perform(_at(short, rate), run, folder, show, workers)
-        if (reached := score(run)) is not None:
-            scores[rate] = reached
-    # What fails at every rate is shown to fail, at the smallest; of equals the smallest is taken.
-    return max(sorted(scores), key=lambda rate: scores[rate], default=min(grid.rates))
-
-
-def _shortened(stage: StagePlan, share: float) -> StagePlan:
-    return stage.model_copy(update={"rounds": math.ceil(share * stage.rounds - 1e-9)})
-
-
-def _at(experiment: Experiment, rate: float) -> Experiment:
-    return experiment.model_copy(
-        update={
-            "unlearning": experiment.unlearning.model_copy(update={"lr": rate}),
-            "recovery": experiment.recovery.model_copy(update={"lr": rate}),
-        }
-    )
-
-
-def _perform(experiment: Experiment, run: Path, folder: Path, show: Show, workers: int | None) -> None:
-    if (run / "outcome.json").exists():
-        if check(read_json(run / "experiment.json"), str(run)) != experiment:
-            raise FedUnlearnError(
-                f"{run} holds a run with another configuration: choose another folder with --out"
-            )
-    else:
-        with show(str(run.relative_to(folder))) as listener:
-            try:
-                perform(experiment, run, [listener], workers=workers)
-            except FedUnlearnError as error:
-                raise FedUnlearnError(f"{run.relative_to(folder)}: {error}") from None
 
 
 def _wanted(names: Mapping[str, object], only: Sequence[str]) -> list[str]:

@@ -1,0 +1,5 @@
+"""``python -m fedunlearn.cli``."""
+
+from . import main
+
+main()

@@ -1,0 +1,150 @@
+"""Commands that carry out many runs: ``compare`` and ``reproduce``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import fail, out, print_list, print_table
+from .options import Out, Track, Workers
+from .runs import in_folder_name, listening, write_html
+
+if TYPE_CHECKING:
+    from ..comparison import Comparison
+    from ..core import Listener
+    from ..report.results import Results
+
+
+def compare(
+    experiment: Annotated[Path, typer.Argument(help="A TOML file with methods.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option("--scale", help="One of the scales of the file; its first unless given.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    at: Annotated[
+        list[int] | None,
+        typer.Option("--at", min=0, help="Show ASR / R-Acc after so many rounds; repeatable."),
+    ] = None,
+    folder: Out = None,
+    workers: Workers = None,
+    track: Track = None,
+) -> None:
+    """Run several methods on the same requests and show them in tables; goes on where it was stopped.
+
+    The folder is runs/NAME, followed by scale and overrides, unless --out names another.
+    """
+    from ..comparison import read_comparison
+    from ..record import write
+    from ..report import markdown
+
+    wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
+    name = [wanted.name, *([scale] if scale else []), *map(in_folder_name, overrides or [])]
+    folder = folder or Path("runs") / "-".join(name)
+
+    _carry_out(wanted, folder, workers, track)
+    for column in wanted.columns:
+        out.print(f"\n{column or wanted.name}", style="bold")
+        for lines in _tables(wanted.places(folder, column), at or []):
+            print_table(lines)
+        _print_failures(wanted, folder, column)
+        # Of all rows that there are, whichever were wanted now.
+        lasting = map(markdown, _tables(wanted.places(folder, column, listed=True), at or []))
+        write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
+        write_html(folder / column)
+    out.print(f"\nruns and tables  {folder}", soft_wrap=True)
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="A table or figure, also as table6; lists them if not given.")
+    ] = None,
+    scale: Annotated[str, typer.Option("--scale", help="paper, or laptop: smaller.")] = "laptop",
+    only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    folder: Out = None,
+    workers: Workers = None,
+    track: Track = None,
+) -> None:
+    """Run a table or figure of the paper, and show ours, the paper's and the difference.
+
+    Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
+    """
+    from ..reproduction import collected, draw, named, plan, titles
+
+    if name is None:
+        print_list(["name", "what it is"], ([name, title] for name, title in titles().items()))
+        return
+    name = named(name)
+    wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
+    folder = folder or Path("runs") / f"reproduce-{scale}"
+    collected(folder, scale)  # what is there of another scale is refused before anything runs
+    pictures_only = wanted.figures == ("triggers",)  # of data: there is nothing to run
+    if not pictures_only:
+        _carry_out(wanted, folder, workers, track)
+    found = collected(folder, scale)
+    if not pictures_only:
+        _side_by_side(wanted, folder, name, found)
+    paths, problems = draw(folder, name, wanted, found)
+    for path in paths:
+        out.print(str(path), soft_wrap=True)
+    for problem in problems:
+        out.print(f"no figure of {problem}", soft_wrap=True)
+
+
+def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
+    """Ours, the paper's and the difference, on the screen and in files."""
+    from ..report.side_by_side import counted, grid, meaning, setup
+    from ..reproduction import beside, write_tables
+
+    cells = beside(wanted, found)
+    for column in wanted.columns:
+        out.print(f"\n{column}", style="bold", end="  ")
+        out.print(setup(found.settings[column]), soft_wrap=True)
+        print_table(grid(cells, column))
+        _print_failures(wanted, folder, column)
+        write_html(folder / column)
+    out.print(f"\n{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
+    for path in write_tables(folder, name, cells, found):
+        out.print(str(path), soft_wrap=True)
+
+
+def _carry_out(wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None) -> None:
+    """The runs of a comparison that are missing, in one display."""
+    from ..comparison import carry_out, missing
+    from .progress import Display
+
+    try:
+        with Display(out, runs=missing(wanted, folder)) as display:
+
+            def show(what: str) -> AbstractContextManager[Listener]:
+                return listening(display.run(what), folder / what, track, runs=folder)
+
+            carry_out(wanted, folder, show, workers=workers)
+    except KeyboardInterrupt:
+        fail(f"interrupted; the same command goes on in {folder}", 130)
+
+
+def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
+    from ..core import Status
+    from ..record import read_outcome
+
+    for run in (run for of in wanted.places(folder, column).values() for run in of):
+        ended = read_outcome(run)
+        if Status(ended["status"]).failed:
+            where = run.relative_to(folder)
+            out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True)
+
+
+def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:
+    """What a comparison shows: results and costs, and the course of it where asked."""
+    from ..report.comparison import compared, course
+
+    return [compared(runs), *([course(runs, at)] if at else [])]

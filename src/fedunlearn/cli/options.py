@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Processes that train clients; one per core unless given.",
+        show_default=False,
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
+
+
+def _installed(names: list[str] | None) -> list[str]:
+    """The trackers that are asked for, each refused before anything runs if it is not there."""
+    wanted = list(dict.fromkeys(names or []))
+    if wanted:
+        from ..trackers import require
+
+        for name in wanted:
+            require(name)
+    return wanted
+
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Also write metrics for tensorboard or mlflow; repeatable.",
+        callback=_installed,
+        show_default=False,
+    ),
+]

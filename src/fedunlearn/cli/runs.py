@@ -1,0 +1,178 @@
+"""Commands about one run: ``demo``, ``run``, ``resume`` and ``report``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import fail, out, print_table
+from .options import Out, Track, Workers
+
+if TYPE_CHECKING:
+    from ..core import Event, Listener, Outcome
+    from ..experiment import Experiment
+
+
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    folder: Out = None,
+    workers: Workers = None,
+    track: Track = None,
+) -> None:
+    """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
+    from ..experiment import perform, read
+
+    experiment = read(Path(__file__).parents[1] / "demo.toml", [f"seed={seed}"])
+    folder = folder or _unused(Path("runs/demo"), experiment)
+    out.print(
+        f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
+        "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
+    )
+    _show_progress(folder, track, lambda listener: perform(experiment, folder, [listener], workers=workers))
+
+
+def run(
+    experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
+    ] = None,
+    folder: Out = None,
+    workers: Workers = None,
+    track: Track = None,
+) -> None:
+    """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
+
+    The folder is runs/NAME, followed by the overrides, unless --out names another.
+    """
+    from ..experiment import perform, read
+
+    wanted = read(experiment, overrides or [])
+    folder = folder or Path("runs") / "-".join([wanted.name, *map(in_folder_name, overrides or [])])
+    _show_progress(folder, track, lambda listener: perform(wanted, folder, [listener], workers=workers))
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    workers: Workers = None,
+    track: Track = None,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one.
+
+    A finished run is shown again, with its report and curves made anew, and tracked where it was not.
+    """
+    from .. import experiment
+    from .progress import Display
+
+    if experiment.finished(folder):
+        with listening(Display(out), folder, track):
+            _print_result(folder)
+    else:
+        _show_progress(folder, track, lambda listener: experiment.resume(folder, [listener], workers=workers))
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs or comparisons.", show_default=False),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file; report.html in the folder of one run.", show_default=False),
+    ] = None,
+) -> None:
+    """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
+    from ..report import write_report
+
+    file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    out.print(f"report  {write_report(runs, file)}", soft_wrap=True)
+
+
+@contextmanager
+def listening(
+    display: AbstractContextManager[Listener],
+    folder: Path,
+    track: Sequence[str] | None,
+    runs: Path | None = None,
+) -> Iterator[Listener]:
+    """Progress and trackers of a run, as one listener."""
+    with ExitStack() as open_ones:
+        listeners: list[Listener] = [open_ones.enter_context(display)]
+        if track:
+            from ..trackers import tracker
+
+            listeners += [open_ones.enter_context(tracker[name](folder, runs=runs)) for name in track]
+
+        def tell(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        yield tell
+
+
+def _show_progress(folder: Path, track: Sequence[str] | None, work: Callable[[Listener], Outcome]) -> None:
+    """Shows progress while working, then what came of it."""
+    from .progress import Display
+
+    try:
+        with listening(Display(out), folder, track) as listener:
+            outcome = work(listener)
+    except KeyboardInterrupt:
+        fail(f"interrupted; go on with: fedunlearn resume {folder}", 130)
+    if outcome.status.failed:
+        fail(f"{outcome.status}: {outcome.reason} (run folder: {folder})", 3)
+    _print_result(folder)
+
+
+def _print_result(folder: Path) -> None:
+    """The result of a finished run: table, verdict, curves and report, from its files."""
+    from ..core import FedUnlearnError
+    from ..report import page, table, verdict
+
+    out.print()
+    print_table(table(folder))
+    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
+    try:
+        from ..report.figures import curves
+
+        out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
+    except FedUnlearnError as error:
+        out.print(f"curves  none: {error}", soft_wrap=True)
+    out.print(f"report  {page(folder)}", soft_wrap=True)
+    write_html(folder)
+
+
+def write_html(folder: Path) -> None:
+    """The report of a run or a comparison beside its files."""
+    from ..core import FedUnlearnError
+    from ..report import write_report
+
+    try:
+        out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
+    except FedUnlearnError as error:
+        out.print(f"report  no report.html: {error}", soft_wrap=True)
+
+
+def _unused(folder: Path, experiment: Experiment) -> Path:
+    """This folder, or the first numbered one beside it, that is free or holds the same run unfinished."""
+    number, free = 2, folder
+    while free.exists() and not _unfinished(free, experiment):
+        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return free
+
+
+def _unfinished(folder: Path, experiment: Experiment) -> bool:
+    try:
+        config = json.loads((folder / "experiment.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(config == experiment.model_dump(mode="json")) and not (folder / "outcome.json").exists()
+
+
+def in_folder_name(override: str) -> str:
+    """An override as a part of a folder's name."""
+    return "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in override)

@@ -1,0 +1,90 @@
+"""The runs of a comparison: carried out where they are missing, left alone where they have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from ..core import FedUnlearnError, Listener
+from ..data import load
+from ..experiment import Experiment, check, perform
+from ..record import read_json
+from .plan import Comparison, place
+from .tuning import at_rate, best_rate, trials
+
+Show = Callable[[str], AbstractContextManager[Listener]]
+"""Makes a listener for a run, given what to call it."""
+
+
+def missing(comparison: Comparison, folder: Path) -> int:
+    """How many runs have not ended, trials among them."""
+    wanted: list[Path] = []
+    for column, rows in comparison.columns.items():
+        for row in rows:
+            wanted += comparison.places(folder, column)[row]
+            wanted += [run for run, _ in trials(comparison, folder, column, row).values()]
+    return sum(not (run / "outcome.json").exists() for run in wanted)
+
+
+def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
+    """Performs what is missing, goes on with what was cut off, and leaves alone what has ended."""
+    _require_data(comparison, folder)
+    for seed in comparison.seeds:
+        for column, rows in comparison.columns.items():
+            for row, experiment in rows.items():
+                chosen = experiment.model_copy(update={"seed": seed})
+                if tried := trials(comparison, folder, column, row):
+                    for run, trial in tried.values():
+                        _perform(trial, run, folder, show, workers)
+                    chosen = at_rate(chosen, best_rate({rate: run for rate, (run, _) in tried.items()}))
+                _perform(chosen, place(folder, column, seed, row), folder, show, workers)
+
+
+def _require_data(comparison: Comparison, folder: Path) -> None:
+    """Reads each data set once: hours of runs should not end at one that is not there."""
+    read = set()
+    for column, rows in comparison.columns.items():
+        data = next(iter(rows.values())).data
+        wanted = (data.dataset, data.directory)
+        alone = replace(comparison, columns={column: rows})
+        if wanted in read or not missing(alone, folder):
+            continue
+        try:
+            load(*wanted)
+        except FedUnlearnError as error:
+            others = len(comparison.columns) > 1
+            hint = f"; or name other columns than {column} with --only" if others else ""
+            raise FedUnlearnError(f"{error}{hint}") from None
+        read.add(wanted)
+
+
+def unlike(comparison: Comparison, folder: Path) -> list[Path]:
+    """The finished runs of its rows that were set up otherwise, whatever their seeds and rates."""
+
+    def other(run: Path, wanted: Experiment) -> bool:
+        was = check(read_json(run / "experiment.json"), str(run))
+        return at_rate(was, 1.0).model_copy(update={"seed": wanted.seed}) != at_rate(wanted, 1.0)
+
+    return [
+        run
+        for column, rows in comparison.columns.items()
+        for row, places in comparison.places(folder, column, listed=True).items()
+        for run in places
+        if (run / "outcome.json").exists() and other(run, rows[row])
+    ]
+
+
+def _perform(experiment: Experiment, run: Path, folder: Path, show: Show, workers: int | None) -> None:
+    if (run / "outcome.json").exists():
+        if check(read_json(run / "experiment.json"), str(run)) != experiment:
+            raise FedUnlearnError(
+                f"{run} holds a run with another configuration: choose another folder with --out"
+            )
+    else:
+        with show(str(run.relative_to(folder))) as listener:
+            try:
+                perform(experiment, run, [listener], workers=workers)
+            except FedUnlearnError as error:
+                raise FedUnlearnError(f"{run.relative_to(folder)}: {error}") from None

@@ -1,0 +1,162 @@
+"""The tables of an experiment file as frozen values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..core import Phase, Precision
+from ..core.registry import method as methods
+from ..methods import Schedule
+from ..methods.fedavg import Pretraining
+from ..methods.knot import ClusteredPretraining
+from .problems import check_options
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Table(BaseModel):
+    """A part of an experiment: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Data(Table):
+    """Which examples, and how they are spread over clients."""
+
+    dataset: str = "fashion-demo"
+    """A name that `fedunlearn datasets` lists."""
+    partition: str = "pat-50"
+    """`pat-10`, `pat-20`, `pat-50` (each client has so many percent of the classes), `iid` or `dirichlet`."""
+    clients: Annotated[int, Field(ge=2)] = 10
+    """How many."""
+    fraction: Share = 1.0
+    """The share of the data set that is used."""
+    public: Natural = 0
+    """So many examples are kept from all clients, for methods that distil."""
+    directory: Path | None = None
+    """Where the data set is, if not in `FEDUNLEARN_DATA`."""
+    options: dict[str, Any] = {}
+    """Of the partition; `dirichlet` has `alpha` and `minimum`."""
+
+
+class Backdoor(Table):
+    """The trigger that makes forgetting visible."""
+
+    enabled: bool = True
+    """Without it, what is measured is the accuracy on what is to be forgotten."""
+    pretrain_share: Share = 0.8
+    """Of the targets' examples, triggered in pre-training."""
+    unlearn_share: Share = 1.0
+    """Of the targets' examples, triggered in unlearning."""
+    value: Annotated[float, Field(allow_inf_nan=False)] = 0.8333
+    """Of the trigger's pixels, as the model sees them."""
+
+
+class Erasure(Table):
+    """What is to be forgotten: clients, some examples of clients, or a class wherever it is held."""
+
+    level: Literal["client", "sample", "class"] = "client"
+    """`client`, `sample`, or `class`, which needs `backdoor.enabled = false`."""
+    targets: Count | str | list[str] = 1
+    """How many clients, drawn by the seed, or their names: `["client-3"]`."""
+    share: Share = 0.1
+    """Of the targets' examples, with `level = "sample"`."""
+    label: Natural = 0
+    """The class, with `level = "class"`."""
+
+
+class Training(Table):
+    """How clients train locally, in every stage."""
+
+    epochs: Count = 1
+    """Passes over the client's data in a round."""
+    batch_size: Count = 200
+    """Examples in a step."""
+    decay: Share = 0.999
+    """The learning rate is multiplied by this after every round; both stages of a request count as one."""
+
+
+class StagePlan(Table):
+    """The rounds in which the retained clients repair what unlearning cost them: post-training."""
+
+    rounds: Natural = 100
+    """How many."""
+    lr: Rate = 0.01
+    """The learning rate, before decay."""
+
+
+class UnlearningPlan(StagePlan):
+    """The rounds that forget."""
+
+    stop_below: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Ends it before its rounds are up, once ASR, or the accuracy on what is forgotten, is below this."""
+
+
+class PretrainingPlan(StagePlan):
+    """The FedAvg run that makes ω⁰."""
+
+    rounds: Natural = 2000
+    """How many."""
+    lr: Rate = 0.05
+    """The learning rate, before decay."""
+    evaluate_every: Count = 20
+    """Rounds between two measurements."""
+    history: list[str] = []
+    """What is recorded for methods that need it: `norms`, `residuals`, `updates`, `locals`."""
+    clusters: Count = 1
+    """More than one: every cluster of clients trains a model of its own, for `knot`."""
+
+
+class Experiment(Table):
+    """Everything that determines a run; read from TOML, kept in its folder as JSON."""
+
+    name: Name = "experiment"
+    """Of the run folder; that of the file unless given."""
+    seed: Natural = 1
+    """Decides about everything random."""
+    method: str = "fedosd"
+    """A name that `fedunlearn methods` lists."""
+    model: str = "mlp"
+    """A name that `fedunlearn models` lists."""
+    options: dict[str, Any] = {}
+    """Of the method; its page has them."""
+    evaluate_every: Count = 1
+    """Rounds between two measurements after the request."""
+    count_conflicts: bool = False
+    """Asks all retained clients in every round of unlearning, to count those whom the step would harm."""
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    """Where clients train: `cpu`, `cuda` or `mps`."""
+    precision: Precision = "fp32"
+    """Of local training: `fp32` or `bf16`."""
+    data: Data = Data()
+    request: Erasure = Erasure()
+    backdoor: Backdoor = Backdoor()
+    training: Training = Training()
+    pretraining: PretrainingPlan = PretrainingPlan()
+    unlearning: UnlearningPlan = UnlearningPlan()
+    recovery: StagePlan = StagePlan()
+
+    def phases(self) -> tuple[Phase, ...]:
+        make = methods[self.method]
+        check_options(f"method {self.method!r}", make, self.options)
+        schedule = Schedule(
+            self.unlearning.rounds,
+            self.unlearning.lr,
+            self.recovery.rounds,
+            self.recovery.lr,
+            self.pretraining.lr,
+        )
+        return make(schedule, **self.options)
+
+    def pretraining_phase(self) -> Pretraining:
+        plan = self.pretraining
+        if plan.clusters > 1:
+            return ClusteredPretraining(plan.rounds, plan.lr, clusters=plan.clusters)
+        return Pretraining(plan.rounds, plan.lr, tuple(sorted(set(plan.history))))

@@ -1,0 +1,116 @@
+"""What an experiment needs before its first round: clients with their data, and a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from .. import models
+from ..core import ClientData, ClientId, Examples, Federation, LocalTraining, Request, State, vectors
+from ..core.seeds import derive
+from ..data import PUBLIC, Population, load, poison, populate, reserve, trigger
+from ..engines import simulate
+from ..record import environment
+from .settings import Experiment
+
+DECISIVE = ("torch", "cpu_capability")
+"""Parts of the environment that change the bits of a result."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An experiment with its data and its model drawn up."""
+
+    experiment: Experiment
+    population: Population
+    build: Callable[[object], nn.Module]
+
+    @property
+    def training(self) -> LocalTraining:
+        return LocalTraining(**self.experiment.training.model_dump())
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    def federation(
+        self, clients: Mapping[ClientId, ClientData], workers: int | None
+    ) -> AbstractContextManager[Federation]:
+        chosen, public = self.experiment, self.population.public
+        members = {**clients, **({PUBLIC: public} if public else {})}
+        return simulate(
+            self.build(0), members, workers=workers, device=chosen.device, precision=chosen.precision
+        )
+
+    def request(self, state: State, clients: Iterable[ClientId], targets: tuple[ClientId, ...]) -> Request:
+        """To forget the targets; the memory of the state is the history of the pre-training."""
+        return Request(
+            state.params,
+            tuple(clients),
+            targets,
+            self.fresh,
+            state.buffers,
+            shapes=vectors.shapes(self.build(0)),
+            history=state.memory,
+            public=PUBLIC if self.population.public else None,
+            seed=derive("method", self.seed),
+        )
+
+    def fresh(self, purpose: str) -> State:
+        """A new model for a named purpose; pre-training starts from the one for ``pre-training``."""
+        module = self.build((self.seed, purpose))
+        return State(vectors.flatten(module), buffers=vectors.buffers(module))
+
+
+def prepare(experiment: Experiment) -> Setting:
+    """Loads the data, spreads it over clients and says how to build the model."""
+    source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+    public: ClientData | None = None
+    if experiment.data.public:
+        public, source = reserve(source, experiment.data.public, experiment.seed)
+    erasure, backdoor = experiment.request, experiment.backdoor
+    population = populate(
+        source,
+        partition=experiment.data.partition,
+        clients=experiment.data.clients,
+        seed=experiment.seed,
+        batch_size=experiment.training.batch_size,
+        level=erasure.level,
+        targets=erasure.targets,
+        share=erasure.share,
+        label=erasure.label,
+        backdoor=backdoor.enabled,
+        pretrain_share=backdoor.pretrain_share,
+        unlearn_share=backdoor.unlearn_share,
+        value=backdoor.value,
+        options=experiment.data.options,
+    )
+    channels, height, width = source.train.x.shape[1:]
+    return Setting(
+        experiment,
+        replace(population, public=public),
+        partial(models.build, experiment.model, source.classes, (channels, height, width)),
+    )
+
+
+def specimen(experiment: Experiment, number: int = 0) -> tuple[Examples, Examples]:
+    """A training picture of this number as it is, and with the backdoor's trigger and label on it."""
+    source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+    clean = source.train.take(torch.tensor([number]))
+    mark = trigger(experiment.seed, clean.x.shape[1:], experiment.backdoor.value)
+    return clean, poison(clean, mark, source.classes, share=1.0, batch_size=1)
+
+
+def arithmetic(experiment: Experiment) -> dict[str, object]:
+    """Where, in which numbers and by which software an experiment computes: it decides about bits."""
+    made_with = environment()
+    card = [torch.cuda.get_device_name()] if experiment.device == "cuda" else []
+    return {
+        "arithmetic": [experiment.device, experiment.precision, *card],
+        **{key: made_with[key] for key in DECISIVE},
+    }
