@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .comparison import Comparison
     from .core import Event, Listener, Outcome
     from .experiment import Experiment
-    from .report.results import Results
+    from .reproduction.results import Results
 
 # Torch takes seconds to import, so commands import what they need themselves.
 
@@ -227,8 +227,8 @@ def reproduce(
 
 def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
-    from .report.side_by_side import counted, grid, meaning, setup
     from .reproduction import beside, write_tables
+    from .reproduction.side_by_side import counted, grid, meaning, setup
 
     cells = beside(wanted, found)
     for column in wanted.columns:
@@ -321,6 +321,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
+    from . import methods as _registers_methods  # noqa: F401
     from .report import write_report
 
     file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"

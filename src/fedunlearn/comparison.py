@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,10 +31,10 @@ from .experiment import (
     perform,
 )
 from .record import read_json
-from .report.results import score
+from .report.trials import score
 
-EXPERIMENTS = Path(__file__).with_name("experiments")
-"""Files that come with the package; others may extend them by name."""
+PACKAGED = [Path(str(files("fedunlearn"))) / folder for folder in ("experiments", "reproduction/experiments")]
+"""Folders of the files that come with the package; others may extend them by name."""
 
 Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a run, given what to call it."""
@@ -209,9 +210,8 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     extends = values.pop("extends", None)
     if extends is None:
         return values
-    beside = path.parent / str(extends)
-    packaged = EXPERIMENTS / str(extends)
-    source = packaged if packaged.exists() and not beside.exists() else beside
+    places = [folder / str(extends) for folder in (path.parent, *PACKAGED)]
+    source = next((place for place in places if place.exists()), places[0])
     return _merged(_extended(source, (*seen, path)), values)
 
 

@@ -1,7 +1,7 @@
 """What people look at: progress, tables and figures; tables and figures are made from run folders alone."""
 
 from .html import write_report
-from .page import page
+from .markdown_page import page
 from .progress import Display
 from .tables import markdown, shown, stages, table, verdict
 
