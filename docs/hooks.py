@@ -27,13 +27,19 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+EXPERIMENTS = [
+    path
+    for folder in ("experiments", "reproduction/experiments")
+    for path in sorted((ROOT / "src/fedunlearn" / folder).glob("*.toml"))
+]
+
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages made from files outside docs/, by their path in the repository."""
 OUTSIDE |= {
     path.relative_to(ROOT).as_posix(): f"sources/{path.name}.md"
     for path in [
         *sorted(ROOT.glob("examples/*.py")),
-        *sorted(ROOT.glob("src/fedunlearn/experiments/*.toml")),
+        *EXPERIMENTS,
         ROOT / "src/fedunlearn/demo.toml",
     ]
 }
@@ -70,7 +76,7 @@ def made(markdown: str) -> str:
 @maker("result-files")
 def result_files(folder: str = "docs/results") -> str:
     """What each stored file of results holds: scale, columns, runs and seeds."""
-    from fedunlearn.report.results import load
+    from fedunlearn.reproduction.results import load
 
     found = [(path, load(path)) for path in sorted((ROOT / folder).glob("*.json"))]
     if not found:
@@ -88,7 +94,7 @@ def result_files(folder: str = "docs/results") -> str:
 @maker("machines")
 def machines(folder: str = "docs/results") -> str:
     """What the stored results were made with."""
-    from fedunlearn.report.results import load
+    from fedunlearn.reproduction.results import load
 
     made_with = {
         f"{one['cores']} cores ({one['cpu_capability']}), {one['system']}, torch {one['torch']}, "
@@ -102,9 +108,9 @@ def machines(folder: str = "docs/results") -> str:
 @maker("results")
 def results(scale: str, *names: str) -> str:
     """Tables of the paper, ours beside its numbers, from the stored file of a scale."""
-    from fedunlearn.report.results import load
-    from fedunlearn.report.side_by_side import as_markdown
     from fedunlearn.reproduction import beside, plan, titles
+    from fedunlearn.reproduction.results import load
+    from fedunlearn.reproduction.side_by_side import as_markdown
 
     path = ROOT / f"docs/results/{scale}.json"
     if not path.exists():
@@ -143,10 +149,10 @@ def _commands(name: str, scale: str, wanted: Any, found: Any) -> Iterator[str]:
 @maker("counts")
 def counts() -> str:
     """How much of the paper has been run at each scale, and how much of it agrees."""
-    from fedunlearn.report.claims import judge, tally
-    from fedunlearn.report.results import load
-    from fedunlearn.report.side_by_side import counted
     from fedunlearn.reproduction import beside, plan, titles
+    from fedunlearn.reproduction.claims import judge, tally
+    from fedunlearn.reproduction.results import load
+    from fedunlearn.reproduction.side_by_side import counted
 
     lines = []
     for path in sorted((ROOT / "docs/results").glob("*.json"), reverse=True):
@@ -175,9 +181,9 @@ SEEN = {
 @maker("figure")
 def figure(scale: str, name: str, kind: str, *columns: str) -> str:
     """A figure of the stored results of a scale, of the columns and rows of a table of the paper."""
-    from fedunlearn.report.gallery import draw
-    from fedunlearn.report.results import load
     from fedunlearn.reproduction import plan
+    from fedunlearn.reproduction.gallery import draw
+    from fedunlearn.reproduction.results import load
 
     path = ROOT / f"docs/results/{scale}.json"
     found = load(path) if path.exists() else None
@@ -196,8 +202,8 @@ def figure(scale: str, name: str, kind: str, *columns: str) -> str:
 @maker("claims")
 def claims(scale: str) -> str:
     """What the paper says, judged by the stored results of a scale."""
-    from fedunlearn.report.claims import judge, markdown
-    from fedunlearn.report.results import load
+    from fedunlearn.reproduction.claims import judge, markdown
+    from fedunlearn.reproduction.results import load
 
     path = ROOT / f"docs/results/{scale}.json"
     return markdown(judge(load(path))) if path.exists() else "Nothing has been run at this scale yet."
@@ -269,13 +275,14 @@ def _settings(table: Any, title: str) -> list[str]:
 def experiments() -> str:
     """Every experiment file with the first line of its comment."""
     lines = ["| file | command | what it is |", "|---|---|---|"]
-    for path in sorted((ROOT / "src/fedunlearn/experiments").glob("*.toml")):
+    for path in EXPERIMENTS:
         sentence = path.read_text(encoding="utf-8").split("\n", 1)[0].strip("# .")
         link = f"/{path.relative_to(ROOT).as_posix()}"
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         command = "`compare`" if "methods" in values else "`run`"
         command = "`reproduce`" if "extends" in values else "" if path.stem == "protocol" else command
-        lines.append(f"| [`experiments/{path.name}`]({link}) | {command} | {sentence} |")
+        shown = path.name if "reproduction" in path.parts else f"experiments/{path.name}"
+        lines.append(f"| [`{shown}`]({link}) | {command} | {sentence} |")
     return "\n".join(lines)
 
 

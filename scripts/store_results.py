@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.report.results import joined, load, save
+from fedunlearn.reproduction.results import joined, load, save
 
 STORED = Path(__file__).parent.parent / "docs/results"
 

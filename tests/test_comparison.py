@@ -38,6 +38,7 @@ method = "puf"
 options.scale = 3.0
 """
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+PAPER = Path(__file__).parents[1] / "src/fedunlearn/reproduction/experiments"
 
 
 @pytest.fixture(autouse=True)
@@ -230,7 +231,7 @@ def test_a_file_elsewhere_may_extend_those_of_the_package(write):
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_in_the_protocol_those_that_climb_a_loss_stop_and_no_others(scale):
-    for rows in read_comparison(EXPERIMENTS / "protocol.toml", scale=scale).columns.values():
+    for rows in read_comparison(PAPER / "protocol.toml", scale=scale).columns.values():
         stopping = {row for row, experiment in rows.items() if experiment.unlearning.stop_below > 0}
         assert stopping == {"ewcsga", "fupga", "sfu", "fedosd-m1"}
 
@@ -273,7 +274,9 @@ def test_a_data_set_that_is_not_there_is_missed_before_anything_runs(write, tmp_
     )
 
 
-@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*EXPERIMENTS.glob("*.toml"), *PAPER.glob("*.toml")]), ids=lambda path: path.stem
+)
 def test_the_files_of_the_package_are_comparisons(path):
     if path.stem == "fedosd":
         pytest.skip("one experiment")

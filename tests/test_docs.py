@@ -23,10 +23,10 @@ from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.core import Status
 from fedunlearn.experiment import Experiment, prepare, read
 from fedunlearn.record import read_outcome
-from fedunlearn.report.checks import Verdict
-from fedunlearn.report.claims import judge
-from fedunlearn.report.results import Result, Results, load, save
 from fedunlearn.reproduction import plan
+from fedunlearn.reproduction.claims import judge
+from fedunlearn.reproduction.conditions import Verdict
+from fedunlearn.reproduction.results import Result, Results, load, save
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

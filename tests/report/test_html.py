@@ -17,13 +17,14 @@ from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
 from fedunlearn.report import html as module
-from fedunlearn.report import many, write_report
-from fedunlearn.report.folders import collect, flat
-from fedunlearn.report.recipes import recipes, toml
+from fedunlearn.report import write_report
+from fedunlearn.report.html import comparison as many
+from fedunlearn.report.rerun import recipes, toml
+from fedunlearn.report.runs import collect, flat
 
 pytest.importorskip("jinja2")
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'
-TEMPLATES = Path(module.__file__).with_name("templates")
+TEMPLATES = Path(module.__file__).parent / "templates"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import markdown, page, shown, stages, table, verdict
-from fedunlearn.report.folders import read_run
+from fedunlearn.report.runs import read_run
 
 
 def test_a_stage_is_its_last_evaluated_round(folder):

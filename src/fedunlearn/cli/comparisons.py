@@ -16,7 +16,7 @@ from .runs import in_folder_name, listening, write_html
 if TYPE_CHECKING:
     from ..comparison import Comparison
     from ..core import Listener
-    from ..report.results import Results
+    from ..reproduction.results import Results
 
 
 def compare(
@@ -101,7 +101,7 @@ def reproduce(
 
 def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
-    from ..report.side_by_side import counted, grid, meaning, setup
+    from ..reproduction.side_by_side import counted, grid, meaning, setup
     from ..reproduction import beside, write_tables
 
     cells = beside(wanted, found)

@@ -86,6 +86,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
+    from .. import methods as _registers_methods  # noqa: F401
     from ..report import write_report
 
     file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"

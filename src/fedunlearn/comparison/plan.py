@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +26,8 @@ from ..experiment import (
     parse,
 )
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-"""Files that come with the package; others may extend them by name."""
+PACKAGED = [Path(str(files("fedunlearn"))) / folder for folder in ("experiments", "reproduction/experiments")]
+"""Folders of the files that come with the package; others may extend them by name."""
 
 Figure = Literal["tradeoff", "radar", "conflicts", "curves", "clients", "costs", "triggers"]
 
@@ -195,9 +196,8 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     extends = values.pop("extends", None)
     if extends is None:
         return values
-    beside = path.parent / str(extends)
-    packaged = EXPERIMENTS / str(extends)
-    source = packaged if packaged.exists() and not beside.exists() else beside
+    places = [folder / str(extends) for folder in (path.parent, *PACKAGED)]
+    source = next((place for place in places if place.exists()), places[0])
     return _merged(_extended(source, (*seen, path)), values)
 
 

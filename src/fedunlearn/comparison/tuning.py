@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..experiment import Experiment, StagePlan
-from ..report.results import score
+from ..report.trials import score
 from .plan import Comparison
 
 

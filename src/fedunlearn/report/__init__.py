@@ -1,7 +1,7 @@
 """What people look at: tables and figures, made from run folders alone."""
 
 from .html import write_report
-from .page import page
+from .markdown_page import page
 from .tables import markdown, shown, stages, table, verdict
 
 __all__ = [

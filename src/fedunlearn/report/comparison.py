@@ -9,9 +9,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ..core import Metrics, Status
-from .folders import read_run
-from .numbers import Numbers, origins
-from .results import Result, summarise
+from .runs import Run, read_run
+from .summary import Numbers, numbers, origins
 from .tables import measured
 
 COLUMNS = {
@@ -49,24 +48,25 @@ SHOWN = {
 }
 
 
-def figures(run: Result) -> Numbers:
+def figures(run: Run) -> Numbers:
     """What a comparison says about one run: 1 is the end of unlearning, 2 the end of post-training."""
-    found = {
-        f"{key}_{stage}": run.stage(stage)[name]
-        for stage in (1, 2)
-        for key, name in SHOWN.items()
-        if name in run.stage(stage)
-    }
-    found |= {key: run.cost[key] for key in ("conflicts", "local_trainings", "seconds") if key in run.cost}
-    return found | {f"megabytes_{way}": run.cost[f"bytes_{way}"] / 1e6 for way in ("up", "down", "stored")}
-
-
-def start(run: Result) -> Numbers:
-    """ω⁰, as the run began with it."""
+    found = numbers(run)
     return {
-        f"{key}_1": run.before[name]
-        for key, name in SHOWN.items()
-        if name in run.before and key != "distance"
+        **{
+            f"{key}_{stage}": found[f"{name}_{stage}"]
+            for stage in (1, 2)
+            for key, name in SHOWN.items()
+            if f"{name}_{stage}" in found
+        },
+        **{key: value for key, value in found.items() if key in DIGITS},
+    }
+
+
+def start(run: Run) -> Numbers:
+    """ω⁰, as the run began with it."""
+    before = run.evaluated[0]
+    return {
+        f"{key}_1": float(before[name]) for key, name in SHOWN.items() if name in before and key != "distance"
     }
 
 
@@ -75,14 +75,12 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
 
     Several runs of one are a mean ± standard deviation (of a sample, n − 1).
     """
-    finished = {
-        row: [summarise(found) for run in of if (found := read_run(run)).ended] for row, of in runs.items()
-    }
+    finished = {row: [found for run in of if (found := read_run(run)).ended] for row, of in runs.items()}
     finished = {row: of for row, of in finished.items() if of}
-    begun = {row: {run.seed: start(run) for run in of} for row, of in finished.items()}
-    numbers = origins(begun) | {row: [figures(run) for run in of] for row, of in finished.items()}
-    keys = [key for key in COLUMNS if any(key in found for of in numbers.values() for found in of)]
-    ended = {row: _ends([run.status for run in of]) for row, of in finished.items()}
+    begun = {row: {int(run.config.get("seed", 0)): start(run) for run in of} for row, of in finished.items()}
+    shown = origins(begun) | {row: [figures(run) for run in of] for row, of in finished.items()}
+    keys = [key for key in COLUMNS if any(key in found for of in shown.values() for found in of)]
+    ended = {row: _ends([run.outcome["status"] for run in of]) for row, of in finished.items()}
     return [
         ["", *(COLUMNS[key] for key in keys), "ended"],
         *(
@@ -91,7 +89,7 @@ def compared(runs: Mapping[str, Sequence[Path]]) -> list[list[str]]:
                 *(_cell(key, [f[key] for f in of if key in f]) for key in keys),
                 ended.get(row, ""),
             ]
-            for row, of in numbers.items()
+            for row, of in shown.items()
         ),
     ]
 

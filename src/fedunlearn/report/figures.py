@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core import Metrics
-from .gallery.canvas import BLUE, GREY, VERMILION, drawing, save
+from .drawing import BLUE, GREY, VERMILION, drawing, save
 from .tables import measured
 
 if TYPE_CHECKING:

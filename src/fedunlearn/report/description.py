@@ -1,0 +1,135 @@
+"""What was asked, by whom it is answered and where the runs were made, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.registry import method
+from .runs import Collection, Run, flat, setting, shared, typical
+
+BACKDOOR = "a backdoor that shows whether it is forgotten"
+
+
+def asked(collection: Collection) -> list[str]:
+    """The request in plain words, as far as all runs share it."""
+    config = shared(run.config for run in collection.runs)
+    said = (_trained(config), _poisoned(config), _requested(config), _scheduled(config, collection.runs))
+    return [text for text in said if text]
+
+
+def _trained(config: Mapping[str, Any]) -> str:
+    data = setting(config, "data") or {}
+    clients = f"{data['clients']} clients" if "clients" in data else "Clients"
+    what = f" the model {config['model']}" if "model" in config else " a model"
+    share = data.get("fraction", 1.0)
+    part = f" ({share:.0%} of it)" if isinstance(share, float) and share < 1 else ""
+    on = f" on {data['dataset']}{part}" if "dataset" in data else ""
+    spread = f", spread over them by {data['partition']}" if "partition" in data else ""
+    plan = setting(config, "pretraining", "rounds")
+    long = f", in {plan} rounds of federated averaging" if plan else ""
+    return f"{clients} trained{what}{on}{spread}{long}. The result is ω⁰."
+
+
+def _poisoned(config: Mapping[str, Any]) -> str:
+    if not setting(config, "backdoor", "enabled"):
+        return ""
+    if setting(config, "request", "level") == "client":
+        share = setting(config, "backdoor", "pretrain_share")
+        part = (
+            f"{share:.0%} of its training pictures" if isinstance(share, float) else "its training pictures"
+        )
+        return f"Each client to be forgotten had put a trigger and a wrong label on {part}: {BACKDOOR}."
+    return f"What is to be forgotten carried a trigger and a wrong label: {BACKDOOR}."
+
+
+def _requested(config: Mapping[str, Any]) -> str:
+    request = setting(config, "request") or {}
+    targets = request.get("targets", 1)
+    if isinstance(targets, int):
+        who = "one client, chosen by the seed" if targets == 1 else f"{targets} clients, chosen by the seed"
+    else:
+        who = targets if isinstance(targets, str) else ", ".join(map(str, targets))
+    level = request.get("level")
+    if level == "class":
+        return f"The request: forget class {request.get('label')}, whoever holds it."
+    if level == "sample" and isinstance(request.get("share"), float):
+        return f"The request: forget {request['share']:.0%} of the examples of {who}."
+    return f"The request: forget {who}." if level == "client" else ""
+
+
+def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
+    """Which method with which schedule, and the seed: as it ran, where all ran alike, or else as planned."""
+    name = config.get("method")
+    who = f"The method: {name}" if name else "The methods are compared on the same schedule"
+    steps = _steps(runs[0])
+    planned = not all(run.ended and _steps(run) == steps for run in runs)
+    if planned:
+        steps = [
+            f"{plan['rounds']} rounds of {stage} at learning rate {plan['lr']:g}"
+            for key, stage in (("unlearning", "unlearning"), ("recovery", "post-training"))
+            if (plan := setting(config, key)) and {"rounds", "lr"} <= plan.keys()
+        ]
+    schedule = ("planned are " if planned else "") + ", then ".join(steps)
+    seed = f"; seed {config['seed']}" if "seed" in config else ""
+    return f"{who}; {schedule}{seed}." if steps else f"{who}{seed}."
+
+
+def _steps(run: Run) -> list[str]:
+    """The stages that a run had, with their rounds and their learning rate before decay."""
+    decay, before, steps = setting(run.config, "training", "decay") or 1.0, 0, []
+    for stage in ("unlearning", "post-training"):
+        rows = [row for row in run.rows if row["stage"] == stage and "lr" in row]
+        if rows and (count := int(rows[-1]["elapsed"]) - before):
+            rate = float(rows[0]["lr"]) / decay**before
+            steps.append(f"{count} round{'s' * (count > 1)} of {stage} at learning rate {rate:g}")
+            before += count
+    return steps
+
+
+def methods(collection: Collection) -> list[tuple[str, str, str]]:
+    """Name, summary and paper of each registered method; the command line registers all of ours."""
+    known = {entry.name: entry.about for entry in method}
+    used = list(dict.fromkeys(str(run.config.get("method", "")) for run in collection.runs))
+    return [(name, known[name]["summary"], known[name]["paper"]) for name in used if name in known]
+
+
+def differing(collection: Collection) -> list[tuple[str, list[str]]]:
+    """For each row what it sets otherwise than most; its method only where its name does not say it."""
+    if len(collection.rows) == 1:
+        return []
+    common = typical([run.config for run in collection.runs])
+    if not collection.comparison:
+        common = flat(shared(run.config for run in collection.runs))
+    found = []
+    for row, runs in collection.rows.items():
+        config = flat(runs[0].config)
+        values = {path: of for path, of in config.items() if path not in common or common[path] != of}
+        values = {path: of for path, of in values.items() if of is not None}
+        if values.get(("method",)) == row:
+            del values["method",]
+        if collection.comparison:
+            values.pop(("seed",), None)
+        found.append((row, [f"{'.'.join(path)} = {value}" for path, value in values.items()]))
+    return [(row, changes) for row, changes in found if changes]
+
+
+def each(collection: Collection) -> list[tuple[str, Run]]:
+    """Every run with its row, and its seed where a row has several."""
+    return [
+        (f"{row}, seed {run.config.get('seed')}" if len(runs) > 1 else row, run)
+        for row, runs in collection.rows.items()
+        for run in runs
+    ]
+
+
+def environments(collection: Collection) -> list[tuple[Mapping[str, Any], list[str]]]:
+    """Each environment, with the runs that were made in it."""
+    found: list[tuple[Mapping[str, Any], list[str]]] = []
+    for row, run in each(collection):
+        same = [rows for environment, rows in found if environment == run.environment]
+        if same:
+            same[0].append(row)
+        else:
+            found.append((run.environment, [row]))
+    return found

@@ -1,0 +1,74 @@
+"""How to do a run or a comparison again: its settings as TOML, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .runs import Collection, flat, nested, typical
+
+
+def recipes(collection: Collection) -> list[tuple[str, str, str]]:
+    """Name of a TOML file, what it holds, and the command that takes it."""
+    if collection.comparison:
+        return [_comparison(collection)]
+    alone = len(collection.rows) == 1
+    named = {"experiment" if alone else _in_a_name(row): runs for row, runs in collection.rows.items()}
+    return [
+        (f"{name}.toml", toml(run.config), f"fedunlearn run {name}.toml")
+        for name, runs in named.items()
+        for run in runs[:1]
+    ]
+
+
+def _comparison(collection: Collection) -> tuple[str, str, str]:
+    """What most rows have, then what each changes; a row is named like its method unless it names one."""
+    rows = {row: {**runs[0].config} for row, runs in collection.rows.items()}
+    seeds = {int(run.config.get("seed", 0)) for run in collection.runs}
+    for config in rows.values():
+        config.pop("seed", None)
+    common = typical(list(rows.values()))
+    common.pop(("method",), None)
+    differing = {
+        row: nested({path: of for path, of in flat(config).items() if of not in (None, common.get(path))})
+        for row, config in rows.items()
+    }
+    for row, changes in differing.items():
+        if changes.get("method") == row:
+            del changes["method"]
+    text = toml({**nested(common), "seed": min(seeds), "methods": differing})
+    several = f" --seeds {max(seeds) - min(seeds) + 1}" if len(seeds) > 1 else ""
+    return "comparison.toml", text, f"fedunlearn compare comparison.toml{several}"
+
+
+def toml(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> str:
+    """A configuration as TOML; what is None is left out, as it is in a file that does not set it."""
+    values = [(key, value) for key, value in config.items() if not isinstance(value, Mapping)]
+    tables = [(key, value) for key, value in config.items() if isinstance(value, Mapping)]
+    lines = [f"{_key(key)} = {_value(value)}\n" for key, value in values if value is not None]
+    for key, table in tables:
+        path = (*above, key)
+        body = toml(table, path)
+        # A table that only holds tables needs no heading; an empty one says something among methods only.
+        silent = body.startswith("\n[") or (not body and above != ("methods",))
+        lines.append(body if silent else f"\n[{'.'.join(map(_key, path))}]\n{body}")
+    return "".join(lines)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_value(of)}" for key, of in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    # Strings, numbers and truth values are written alike in JSON and TOML.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _in_a_name(row: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", row)

@@ -1,0 +1,389 @@
+"""What the FedOSD paper says and shows of its experiments, as checks of results and of its own numbers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from .conditions import Check, Verdict, above, anywhere, at_most, cost, course, every, score, some
+from .paper import as_results
+from .results import Results
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence with its tolerance, where the paper has it, the columns it is about and its check."""
+
+    id: str
+    says: str
+    where: str
+    columns: Sequence[str]
+    check: Check
+    kind: str
+    """What it is counted among."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim in one column; ``on_paper`` is the same check of the paper's own numbers."""
+
+    claim: Claim
+    column: str
+    alone: Sequence[Verdict]
+    """Of each seed that decides by itself, or lacks only what all lack; the verdict is that of means."""
+    verdict: Verdict
+    evidence: str
+    on_paper: Verdict
+    paper_evidence: str
+
+    @property
+    def unanimous(self) -> bool:
+        return all(one is self.verdict for one in self.alone)
+
+    @property
+    def kind(self) -> str:
+        return ELSEWHERE if self.column in LACKING else self.claim.kind
+
+
+OSD = "fedosd"
+ASCENT = ("ewcsga", "fupga")
+REVERTING = ("fedrecovery", *ASCENT)
+OTHERS = ("mode", *REVERTING)
+RETRAINING = ("retrain", "federaser")
+
+FMNIST, CIFAR10, MNIST, CIFAR100 = (
+    tuple(f"{data}-{partition}" for partition in ("pat-20", "pat-50", "iid"))
+    for data in ("fmnist", "cifar10", "mnist", "cifar100")
+)
+MAIN = FMNIST + CIFAR10 + MNIST + CIFAR100
+ELSEWHERE = "the same in columns that the paper lacks"
+LACKING = ("fmnist-pat-50-m20", "fmnist-pat-50-m50")
+CLIENTS = ("cifar10-pat-50-m20", "cifar10-pat-50-m50", *LACKING)
+EPOCHS = tuple(f"{column}-e5" for column in FMNIST)
+ALL = MAIN + CLIENTS + EPOCHS
+SKEWED = tuple(column for column in ALL if "iid" not in column)
+ABLATED = ("fmnist-pat-50", "cifar10-pat-50", "cifar100-pat-50")
+COUNTED = ("mnist-pat-20", "cifar100-pat-20")
+ISLANDS = ("cifar10-pat-10", "cifar100-pat-10")
+
+asr, acc, distance = (partial(score, key) for key in ("asr", "r_acc", "distance"))
+worst, std = partial(score, "r_acc_worst"), partial(score, "r_acc_std")
+nc, seconds, server = (partial(cost, key) for key in ("conflicts", "seconds", "seconds_server"))
+
+Said = Mapping[str, tuple[str, Check]]
+"""By id, a sentence and its check."""
+
+
+def _each(rows: Iterable[str], what: str, says: str, check: Callable[[str], Check]) -> Said:
+    """The same of several methods, one claim for each."""
+    return {f"{row}-{what}": (says.format(row), check(row)) for row in rows}
+
+
+def _below(row: str, margin: float, stage: int = 1) -> Check:
+    return above(acc(stage, OSD), acc(stage, row), plus=margin)
+
+
+def _best(stage: int, rows: Iterable[str]) -> Check:
+    """FedOSD is among those that forgot, and none of these is better."""
+    led = {row: at_most(acc(stage, row), acc(stage, OSD), plus=0.01) for row in rows}
+    forgot = at_most(asr(stage, OSD), 0.1)
+    return every((forgot, *(some((above(asr(stage, row), 0.1), check)) for row, check in led.items())))
+
+
+def _reverts(row: str) -> Check:
+    return above(asr(2, row), asr(1, row), plus=0.06)
+
+
+def _kept(row: str, stage: int = 2) -> Check:
+    return at_most(acc(0, row), acc(stage, row), plus=0.02)
+
+
+def _halved(row: str) -> Check:
+    return at_most(acc(1, row), acc(0, row), times=0.5)
+
+
+def _nearer(row: str) -> Check:
+    return above(distance(1, row), distance(2, row))
+
+
+SAID: Mapping[tuple[str, Sequence[str]], Said] = {
+    ("Evaluation, Appendix B; Tables 1, 4, 8 to 10", ALL): {
+        "fedosd-forgets": ("Unlearning brings FedOSD's ASR to at most .01.", at_most(asr(1, OSD), 0.01)),
+        "fedosd-leads": (
+            "After unlearning no other method's R-Acc is more than .01 above FedOSD's.",
+            every(at_most(acc(1, row), acc(1, OSD), plus=0.01) for row in OTHERS),
+        ),
+        "fedosd-keeps": (
+            "FedOSD's ASR rises by at most .06 in post-training.",
+            at_most(asr(2, OSD), asr(1, OSD), plus=0.06),
+        ),
+        "fedosd-recovers": ("Post-training brings FedOSD's R-Acc back to ω⁰'s less .02.", _kept(OSD)),
+        **_each(REVERTING, "reverts", "ASR of {} rises by more than .06 in post-training.", _reverts),
+        **_each(
+            ASCENT,
+            "harms",
+            "After unlearning R-Acc of {} is more than .1 below FedOSD's.",
+            lambda row: _below(row, 0.1),
+        ),
+    },
+    ("Evaluation; Tables 1, 4, 8 to 10", SKEWED): _each(
+        ASCENT,
+        "forgets",
+        "Where clients hold different classes, unlearning brings ASR of {} to at most .01.",
+        lambda row: at_most(asr(1, row), 0.01),
+    ),
+    ("Evaluation; Table 1", FMNIST): _each(
+        ASCENT,
+        "random",
+        "Unlearning leaves {} little above chance (.1): R-Acc of at most .3.",
+        lambda row: at_most(acc(1, row), 0.3),
+    ),
+    ("Evaluation; Tables 1, 8, 9", ("any",)): {
+        "fedrecovery-unsure": (
+            "In at least one column FedRecovery leaves ASR above .1.",
+            anywhere(MAIN, above(asr(1, "fedrecovery"), 0.1)),
+        ),
+    },
+    ("Evaluation; Tables 1, 8, 9", MAIN): _each(
+        REVERTING, "recovers", "Post-training brings R-Acc of {} back to ω⁰'s less .02.", _kept
+    ),
+    ("Gradient Projection, Appendix B; Figures 5, 8, 9", MAIN + EPOCHS): {
+        **_each(REVERTING, "returns", "Post-training brings {} nearer to ω⁰.", _nearer),
+        "fedosd-stays-away": (
+            "Post-training brings FedOSD nearer to ω⁰ by at most a hundredth of the way.",
+            at_most(distance(1, OSD), distance(2, OSD), times=1 / 0.99),
+        ),
+    },
+    ("Appendix B; Figures 8, 9", CIFAR10): {
+        "fedosd-fast": (
+            "Half of the rounds of unlearning bring FedOSD's ASR to at most .01.",
+            at_most(course("asr", 0.5, OSD), 0.01),
+        ),
+    },
+    ("Appendix B; Tables 4, 6 to 9", MAIN + CLIENTS): {
+        "fair-worst": (
+            "After unlearning no other method's worst client is more than .01 above FedOSD's.",
+            every(at_most(worst(1, row), worst(1, OSD), plus=0.01) for row in OTHERS),
+        ),
+        "fair-spread": (
+            "After unlearning no other method's std over clients is more than .01 below FedOSD's.",
+            every(at_most(std(1, OSD), std(1, row), plus=0.01) for row in OTHERS),
+        ),
+    },
+    ("Evaluation; Figure 6", ISLANDS): {
+        "islands-worst": (
+            "After unlearning every other method's worst client is below FedOSD's.",
+            every(above(worst(1, OSD), worst(1, row)) for row in OTHERS),
+        ),
+        "islands-zero": (
+            "After unlearning some other method's worst client has R-Acc of at most .05.",
+            some(at_most(worst(1, row), 0.05) for row in OTHERS),
+        ),
+        "islands-mean": (
+            "After unlearning every other method's R-Acc is below FedOSD's.",
+            every(_below(row, 0.0) for row in OTHERS),
+        ),
+    },
+    ("Evaluation; Table 2", FMNIST): {
+        "sfu-remembers": ("Unlearning leaves SFU with ASR above .1.", above(asr(1, "sfu"), 0.1)),
+        "sfu-harms": (
+            "Unlearning costs SFU more than .1 of R-Acc.",
+            above(acc(0, "sfu"), acc(1, "sfu"), plus=0.1),
+        ),
+        "sfu-reverts": ("ASR of SFU rises by more than .06 in post-training.", _reverts("sfu")),
+    },
+    ("Evaluation; Table 3", COUNTED): {
+        "fedosd-agrees": ("FedOSD's step meets no conflict: NC of at most .005.", at_most(nc(OSD), 0.005)),
+        **_each(OTHERS, "conflicts", "{} meets conflicts: NC above .5.", lambda row: above(nc(row), 0.5)),
+        "conflicts-harm": (
+            "Where NC is above .5, R-Acc after unlearning is more than .1 below FedOSD's.",
+            every(some((at_most(nc(row), 0.5), _below(row, 0.1))) for row in OTHERS),
+        ),
+    },
+    ("Ablation; Table 5", ABLATED): {
+        "m1-destroys": ("Ascent on the plain loss (M1) costs half of R-Acc or more.", _halved("fedosd-m1")),
+        "m2-conflicts": ("The target's own direction (M2) has NC above .5.", above(nc("fedosd-m2"), 0.5)),
+        "m2-harms": ("M2's R-Acc ends more than .05 below FedOSD's.", _below("fedosd-m2", 0.05)),
+        "m3-keeps": ("Common descent (M3) keeps R-Acc at ω⁰'s less .02.", _kept("fedosd-m3", stage=1)),
+        "m3-remembers": ("M3 leaves ASR above .1.", above(asr(1, "fedosd-m3"), 0.1)),
+        "m4-remembers": (
+            "A random orthogonal direction (M4) leaves ASR more than .001 above FedOSD's.",
+            above(asr(1, "fedosd-m4"), asr(1, OSD), plus=0.001),
+        ),
+        "m4-harms": ("M4's R-Acc ends more than .01 below FedOSD's.", _below("fedosd-m4", 0.01)),
+        "m5-reverts": (
+            "Without projection (M5) ASR rises by more than .06 in post-training.",
+            _reverts("fedosd-m5"),
+        ),
+        "m5-returns": ("Post-training brings M5 nearer to ω⁰.", _nearer("fedosd-m5")),
+    },
+    ("Appendix B; Table 11", ABLATED): {
+        "m6-destroys": (
+            "An unbounded unlearning loss (M6) costs half of R-Acc or more.",
+            _halved("fedosd-m6"),
+        ),
+        "m6-explodes": (
+            "M6 has lost half of R-Acc or more when it is first evaluated.",
+            at_most(course("r_acc", 0.0, "fedosd-m6"), acc(0, "fedosd-m6"), times=0.5),
+        ),
+    },
+}
+
+TIMED: Mapping[tuple[str, Sequence[str]], Said] = {
+    ("Evaluation; Table 2", FMNIST): {
+        "sfu-slow": (
+            "SFU's server takes more than twice the seconds of FedOSD's.",
+            above(server("sfu"), server(OSD), times=2.0),
+        ),
+    },
+    ("Appendix B; Table 12", ABLATED): {
+        "server-quick": (
+            "FedOSD's server takes at most a twentieth of all seconds.",
+            at_most(server(OSD), seconds(OSD), times=0.05),
+        ),
+        "fedosd-quick": (
+            "FedOSD takes at most a fifth more seconds than retraining in as many rounds.",
+            at_most(seconds(OSD), seconds("retrain"), times=1.2),
+        ),
+        "projection-quick": (
+            "FedOSD takes at most a fifth more seconds than without projection (M5).",
+            at_most(seconds(OSD), seconds("fedosd-m5"), times=1.2),
+        ),
+    },
+}
+
+SHOWN: Mapping[tuple[str, Sequence[str]], Said] = {
+    ("Tables 1, 4, 8 to 10; the yardstick is ours", ALL): {
+        "fedosd-leads-forgetting": (
+            "After unlearning FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
+            "than .01 above its.",
+            _best(1, OTHERS),
+        ),
+        "fedosd-leads-at-end": (
+            "After all rounds FedOSD's ASR is at most .1, and of methods with as little none has R-Acc more "
+            "than .01 above its.",
+            _best(2, (*RETRAINING, *OTHERS)),
+        ),
+    },
+    ("Tables 1, 4, 8 to 10", ALL): {
+        "backdoor": ("Pre-training leaves the backdoor in ω⁰: ASR above .1.", above(asr(0, OSD), 0.1)),
+        **_each(
+            (*RETRAINING, "mode"),
+            "slow",
+            "After all rounds R-Acc of {} is more than .01 below FedOSD's.",
+            lambda row: _below(row, 0.01, stage=2),
+        ),
+    },
+    ("Gradient Projection; Figures 5, 8, 9; the yardstick is ours", MAIN + EPOCHS): _each(
+        REVERTING,
+        "near",
+        "Unlearning takes {} less than half as far from ω⁰ as retraining ends.",
+        lambda row: above(distance(2, "retrain"), distance(1, row), times=2.0),
+    ),
+}
+
+KINDS = {
+    "what the paper says, claim by claim and column by column": SAID,
+    "what it says about seconds, by those of a busy machine": TIMED,
+    "what only its tables show": SHOWN,
+}
+
+claims: Sequence[Claim] = tuple(
+    Claim(name, says, where, columns, check, kind)
+    for kind, tables in KINDS.items()
+    for (where, columns), said in tables.items()
+    for name, (says, check) in said.items()
+)
+
+
+def judge(results: Results) -> list[Judgement]:
+    """Every claim in every column that it is about."""
+    alone = [
+        replace(results, runs=[run for run in results.runs if run.seed == seed])
+        for seed in sorted({run.seed for run in results.runs})
+    ]
+    return [_judged(claim, column, results, alone) for claim in claims for column in claim.columns]
+
+
+def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results]) -> Judgement:
+    verdict, texts, lacking = claim.check(results, column)
+    found = [claim.check(of, column) for of in alone]
+    votes = [one.verdict for one in found if one.verdict is not Verdict.MISSING or one.missing == lacking]
+    on_paper, printed, _ = claim.check(as_results(), column)
+    return Judgement(
+        claim,
+        column,
+        () if verdict is Verdict.MISSING else votes,
+        verdict,
+        ", ".join(texts),
+        on_paper,
+        ", ".join(printed),
+    )
+
+
+def tally(judgements: Sequence[Judgement]) -> str:
+    """How many hold and fail, each kind counted apart."""
+    return " ".join(
+        f"Of {kind}, {_count([one for one in judgements if one.kind == kind])}."
+        for kind in (*KINDS, ELSEWHERE)
+    )
+
+
+def _count(judgements: Sequence[Judgement]) -> str:
+    count = Counter(one.verdict for one in judgements)
+    divided = sum(not one.unanimous for one in judgements)
+    apart = (
+        f" (in {divided} of these the seeds disagree)"
+        if any(len(one.alone) > 1 for one in judgements)
+        else ""
+    )
+    return (
+        f"{count[Verdict.HOLDS]} hold and {count[Verdict.FAILS]} fail{apart}; "
+        f"{count[Verdict.MISSING]} were not run"
+    )
+
+
+def markdown(judgements: Sequence[Judgement]) -> str:
+    """How many hold, then what fails, what holds and what was not run."""
+    parts = [tally(judgements)]
+    for verdict, title in ((Verdict.FAILS, "Fails"), (Verdict.HOLDS, "Holds")):
+        judged = [one for one in judgements if one.verdict is verdict]
+        parts += [f"**{title}**", _table(judged)] if judged else []
+    unseen: dict[str, list[str]] = defaultdict(list)
+    for one in judgements:
+        if one.verdict is Verdict.MISSING:
+            unseen[one.claim.id].append(one.column)
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, columns in unseen.items():
+        alike[tuple(columns)].append(f"`{name}`")
+    parts += [f"Not run in {', '.join(columns)}: {', '.join(names)}." for columns, names in alike.items()]
+    denied = [
+        f"`{one.claim.id}` in {one.column} ({one.paper_evidence})"
+        for one in judgements
+        if one.verdict is Verdict.MISSING and one.on_paper is Verdict.FAILS
+    ]
+    parts += (
+        [f"Of what was not run, the paper's own numbers do not show: {'; '.join(denied)}."] if denied else []
+    )
+    return "\n\n".join(parts)
+
+
+def _table(judgements: Iterable[Judgement]) -> str:
+    lines = ["| claim | column | seeds that agree | numbers | the paper's own |", "|---|---|---:|---|---|"]
+    told: set[str] = set()
+    for one in judgements:
+        sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in told else ""
+        told.add(one.claim.id)
+        agree = f"{sum(vote is one.verdict for vote in one.alone)} of {len(one.alone)}"
+        lines.append(
+            f"| {' | '.join((f'`{one.claim.id}`{sentence}', one.column, agree, one.evidence, _own(one)))} |"
+        )
+    return "\n".join(lines)
+
+
+def _own(one: Judgement) -> str:
+    if one.on_paper is Verdict.FAILS:
+        return f"do not show it: {one.paper_evidence}"
+    return "not printed" if one.on_paper is Verdict.MISSING else "show it"

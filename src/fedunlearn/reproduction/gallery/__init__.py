@@ -1,0 +1,43 @@
+"""Figures of a comparison, from its results alone.
+
+Each is written as SVG and PDF beside ``path``, which has no suffix; drawn twice, it has the same bytes. Rows
+that have no runs to show are named below the figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..results import Results
+from .bars import conflict_bars, costs
+from .client_heatmap import clients
+from .curves import curves, tradeoff
+from .radar import radar
+from .trigger_pictures import triggers
+
+__all__ = ["clients", "conflict_bars", "costs", "curves", "draw", "radar", "tradeoff", "triggers"]
+
+OF_ALL: Mapping[str, Callable[[Results, Sequence[str], Sequence[str], Path], list[Path]]] = {
+    "tradeoff": tradeoff,
+    "radar": radar,
+    "conflicts": conflict_bars,
+}
+OF_EACH: Mapping[str, Callable[[Results, str, Sequence[str], Path], list[Path]]] = {
+    "curves": curves,
+    "clients": clients,
+    "costs": costs,
+}
+
+
+def draw(
+    figure: str, results: Results, columns: Sequence[str], rows: Sequence[str], path: Path
+) -> list[Path]:
+    """The figure of that name: one of all columns, or, where it has room for one, one for each."""
+    if figure in OF_ALL:
+        return OF_ALL[figure](results, columns, rows, path)
+    return [
+        file
+        for column in columns
+        for file in OF_EACH[figure](results, column, rows, path.with_name(f"{path.name}-{column}"))
+    ]

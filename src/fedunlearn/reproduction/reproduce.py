@@ -1,0 +1,111 @@
+"""The tables and figures of the paper by name: run, and shown beside its numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..comparison import Comparison, read_comparison, unlike
+from ..core import FedUnlearnError
+from ..core.registry import did_you_mean
+from ..experiment import specimen
+from ..record import write
+from . import gallery, latex, results, side_by_side
+
+EXPERIMENTS = Path(__file__).with_name("experiments")
+
+NUMBERED = re.compile(r"(Table|Figure)s? (\d+(?:(?:, | and )\d+)*)[:,]")
+"""How the title of a file begins that is a table or figure of the paper."""
+
+
+def titles() -> dict[str, str]:
+    """What can be reproduced, and what each is, in the words of its file."""
+    files = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXPERIMENTS.glob("*.toml"))}
+    return {
+        name: text.partition("\n")[0].removeprefix("# ")
+        for name, text in files.items()
+        if 'extends = "protocol.toml"' in text
+    }
+
+
+def named(name: str) -> str:
+    """What a table or figure is called here, whose number in the paper may be given: ``table6``."""
+    known = titles()
+    numbered = {
+        f"{kind}{number}".lower(): file
+        for file, title in known.items()
+        if (found := NUMBERED.match(title))
+        for kind, numbers in [found.groups()]
+        for number in re.findall(r"\d+", numbers)
+    }
+    if name not in known and name not in numbered:
+        raise FedUnlearnError(
+            f"nothing of the paper is called {name!r}{did_you_mean(name, [*known, *numbered])}"
+        )
+    return name if name in known else numbered[name]
+
+
+def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Comparison:
+    """The runs of a table or figure."""
+    return read_comparison(EXPERIMENTS / f"{named(name)}.toml", scale=scale, only=only, seeds=seeds)
+
+
+def collected(folder: Path, scale: str) -> results.Results:
+    """What a folder holds by now; refused where it was run at another scale or by other rules."""
+    found = results.gather(folder, scale)
+    if others := unlike(read_comparison(EXPERIMENTS / "protocol.toml", scale=scale), folder):
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        raise FedUnlearnError(
+            f"{others[0]}{more} was not run as scale {scale!r} of today's protocol has it: "
+            "remove what is old, or choose another folder with --out"
+        )
+    return found
+
+
+def beside(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:
+    """Its numbers beside the paper's: of all its rows, columns and seeds that have been run."""
+    return side_by_side.side_by_side(found, comparison.requests, comparison.listed, comparison.printed)
+
+
+def write_tables(
+    folder: Path, name: str, cells: list[side_by_side.Cell], found: results.Results
+) -> list[Path]:
+    """The table as Markdown, CSV and LaTeX, and all results of the folder as JSON."""
+    title = titles()[name]
+    sizes = dict.fromkeys(side_by_side.size(found.settings[cell.column]) for cell in cells)
+    caption = f"{title} Scale {found.scale}: {'; or '.join(sizes)}."
+    texts = {
+        f"{name}.md": f"# {title}\n\n{side_by_side.as_markdown(cells, found)}",
+        f"{name}.csv": side_by_side.as_csv(cells, found.scale),
+        f"{name}.tex": latex.as_latex(cells, found, caption),
+    }
+    for file, text in texts.items():
+        write(folder / file, text.encode())
+    results.save(found, folder / "results.json")
+    return [*(folder / file for file in texts), folder / "results.json"]
+
+
+def draw(
+    folder: Path, name: str, comparison: Comparison, found: results.Results
+) -> tuple[list[Path], list[str]]:
+    """The figures that its file names, in ``figures`` of the folder, and why others could not be drawn."""
+    there = {run.column for run in found.runs if run.row in comparison.listed and not run.failed}
+    columns = [column for column in comparison.requests if column in there]
+    paths: list[Path] = []
+    problems: list[str] = []
+    for figure in comparison.figures:
+        path = folder / "figures" / f"{name}-{figure}"
+        if figure == "triggers":
+            requests = [next(iter(rows.values())) for rows in comparison.columns.values()]
+            pairs = {request.data.dataset: specimen(request) for request in requests}
+            paths += gallery.triggers(pairs, path.with_name(name))
+            continue
+        groups = [columns] if figure in gallery.OF_ALL else [[column] for column in columns]
+        for part in filter(None, groups):
+            try:
+                paths += gallery.draw(figure, found, part, comparison.listed, path)
+            except FedUnlearnError as error:
+                if isinstance(error.__cause__, OSError):  # what cannot be written is no lack of results
+                    raise
+                problems.append(f"{figure}: {error}")
+    return paths, problems

@@ -1,0 +1,254 @@
+"""Finished runs in two kilobytes each: what the tables and figures of the documentation are made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from ..core import FedUnlearnError, Metrics, Status
+from ..record import AMENDS, public, read_json, write
+from ..report.runs import Run, read_run
+from ..report.trials import score, unmeasured
+
+FORMAT = "fedunlearn results 2"
+COSTS = ("local_trainings", "seconds", "seconds_server", "bytes_up", "bytes_down")
+COURSE = ("asr", "r_acc", "distance")
+DIGITS = 5
+KNOWN = ConfigDict(extra="forbid")
+
+Scores = Mapping[str, float]
+"""Evaluated metrics by key; ``r_acc client-3`` is one client's."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one run."""
+
+    __pydantic_config__: ClassVar = KNOWN
+
+    column: str
+    row: str
+    seed: int
+    rate: float
+    """Learning rate of the first round."""
+    status: Status
+    model_sha256: str
+    before: Scores
+    """ω⁰."""
+    unlearned: Scores
+    """At the end of unlearning; empty where a method has no such stage."""
+    recovered: Scores
+    """At the end of post-training; empty where it was not reached."""
+    cost: Mapping[str, float]
+    """Sums over rounds; ``bytes_stored`` is the most at any time, ``conflicts`` a mean over unlearning."""
+    course: Mapping[str, Sequence[float | None]]
+    """ASR, R-Acc and distance after so many ``rounds``, both stages counted."""
+    turn: float = 0.0
+    """The round of these that ended unlearning; 0 where a method has no such stage."""
+    stopped: bool = False
+    """Whether unlearning ended well before its rounds were up."""
+    environment: str = ""
+    """The key of what made it."""
+
+    @property
+    def failed(self) -> bool:
+        return self.status.failed
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Its column, seed and row: one run is in each."""
+        return self.column, self.seed, self.row
+
+    def stage(self, number: int) -> Scores:
+        """0 is before, 1 unlearned, 2 recovered; a failed run counts as it ended where it came no further."""
+        reached = (self.before, self.unlearned, self.recovered)[number]
+        return self.stage(number - 1) if self.failed and not reached and number else reached
+
+
+@dataclass(frozen=True)
+class Results:
+    """All finished runs of one scale, how they were set up, and the trials that chose their rates."""
+
+    __pydantic_config__: ClassVar = KNOWN
+
+    scale: Annotated[str, Field(pattern=r"^[\w-]+$")]
+    settings: Mapping[str, Mapping[str, Any]]
+    """By column: the experiment without method and rates."""
+    environments: Mapping[str, Mapping[str, str]]
+    """By the start of a hash of their text."""
+    trials: Mapping[str, Mapping[str, Mapping[str, float | None]]]
+    """Scores by column, row and rate; None where a trial failed."""
+    runs: Sequence[Result]
+
+    def of(self, column: str, row: str) -> list[Result]:
+        """One run for each seed."""
+        return [run for run in self.runs if (run.column, run.row) == (column, row)]
+
+
+def gather(folder: Path, scale: str) -> Results:
+    """What a folder of runs holds by now: COLUMN/seed-N/ROW and COLUMN/trials/ROW/RATE."""
+    runs: list[Result] = []
+    settings: dict[str, Mapping[str, Any]] = {}
+    environments: dict[str, Mapping[str, str]] = {}
+    for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
+        run = place.parent
+        if not run.parent.name.removeprefix("seed-").isdecimal():
+            continue  # somebody's copy
+        found = read_run(run)
+        runs.append(summarise(found))
+        if run.parent.name != f"seed-{runs[-1].seed}":
+            raise FedUnlearnError(
+                f"{run} is a run of seed {runs[-1].seed}: remove it, or give its folder that name"
+            )
+        environments[runs[-1].environment] = read_json(
+            run / "environment.json"
+        )  # refused where it is missing
+        with _stated(run):
+            setting = set_up(found.config)
+        if settings.setdefault(runs[-1].column, setting) != setting:
+            raise FedUnlearnError(
+                f"{run} was run with other settings than the runs beside it, so they do not compare: "
+                "remove what is old, or choose another folder with --out"
+            )
+    trials: dict[str, dict[str, dict[str, float | None]]] = {}
+    for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
+        column, _, row, rate = place.parent.relative_to(folder).parts
+        trials.setdefault(column, {}).setdefault(row, {})[rate] = score(place.parent)
+    return Results(scale, settings, environments, trials, runs)
+
+
+def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a configuration all rows of a column share, and may be shown."""
+    shown = public(config)
+    setting = {key: shown[key] for key in ("model", "data", "request", "backdoor", "training", "pretraining")}
+    return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
+
+
+def summarise(run: Run) -> Result:
+    """One finished run, whose folder is COLUMN/seed-N/ROW."""
+    rows, evaluated = run.rows, run.evaluated
+    if not evaluated:
+        raise unmeasured(run.folder)
+    counted = [float(row["conflicts"]) for row in rows if row["stage"] == "unlearning" and "conflicts" in row]
+    cost = {key: sum(float(row.get(key, 0)) for row in rows) for key in COSTS}
+    cost["bytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0)
+    cost |= {"conflicts": fmean(counted)} if counted else {}
+    rates = [float(row["lr"]) for row in rows if "lr" in row]
+    with _stated(run.folder):
+        seed, planned = int(run.config["seed"]), float(run.config["unlearning"]["lr"])
+    return Result(
+        column=run.folder.parent.parent.name,
+        row=run.folder.name,
+        seed=seed,
+        rate=rates[0] if rates else planned,
+        status=Status(run.outcome["status"]),
+        model_sha256=run.outcome["model_sha256"],
+        environment=hashlib.sha256(_json(run.environment).encode()).hexdigest()[:8],
+        before=_scores(evaluated[:1]),
+        unlearned=_scores([row for row in evaluated if row["stage"] == "unlearning"]),
+        recovered=_scores([row for row in evaluated if row["stage"] == "post-training"]),
+        cost={key: round(value, DIGITS) for key, value in cost.items()},
+        course={"rounds": [float(row["elapsed"]) for row in evaluated]}
+        | {key: [_finite(row[key]) if key in row else None for row in evaluated] for key in COURSE},
+        turn=run.turn,
+        stopped=any(row["stage"] == "unlearning" and row.get("status") == Status.CONVERGED for row in rows),
+    )
+
+
+@contextmanager
+def _stated(run: Path) -> Iterator[None]:
+    """Turns what a configuration lacks into one sentence."""
+    try:
+        yield
+    except KeyError as missing:
+        raise FedUnlearnError(f"{run / 'experiment.json'} says nothing of {missing}: {AMENDS}") from None
+
+
+def _finite(value: float | int | str) -> float | None:
+    return round(float(value), DIGITS) if math.isfinite(float(value)) else None
+
+
+def _scores(evaluated: Sequence[Metrics]) -> Scores:
+    measures = ("asr", "r_acc", "forget_acc", "target_acc", "distance")
+    return {
+        key: round(float(value), DIGITS)
+        for row in evaluated[-1:]
+        for key, value in row.items()
+        if key.startswith(measures) and math.isfinite(float(value))
+    }
+
+
+def save(results: Results, path: Path) -> None:
+    """As JSON, one run on a line, so that a change shows which runs it changes."""
+    head = {"format": FORMAT} | {key: value for key, value in asdict(results).items() if key != "runs"}
+    lines = [f"{json.dumps(key)}: {_json(value)}," for key, value in head.items()]
+    runs = ",\n".join(_json(asdict(run)) for run in results.runs)
+    write(path, ("{" + "\n".join(lines) + '\n"runs": [\n' + runs + "\n]}\n").encode())
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def load(path: Path) -> Results:
+    """What ``save`` wrote."""
+    if not path.is_file():
+        raise FedUnlearnError(
+            f"there is no file {path}: name a results.json that `fedunlearn reproduce` wrote"
+        )
+    values = read_json(path)
+    try:
+        if values.pop("format") != FORMAT:
+            raise ValueError
+        return TypeAdapter(Results).validate_json(json.dumps(values), strict=True)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise FedUnlearnError(
+            f"{path} holds no results of fedunlearn, or damaged ones: name a file that it wrote"
+        ) from None
+
+
+def joined(stored: Results, new: Results) -> Results:
+    """Both, the new where they have the same run, or set up its column otherwise."""
+    if stored.scale != new.scale:
+        raise FedUnlearnError(f"results of scale {new.scale!r} do not belong to those of {stored.scale!r}")
+    changed = {
+        column for column, setting in stored.settings.items() if new.settings.get(column, setting) != setting
+    }
+    kept = [run for run in stored.runs if run.column not in changed]
+    runs = {run.place: run for run in (*kept, *new.runs)}
+    rates: dict[tuple[str, str], float] = {}
+    for run in runs.values():
+        if rates.setdefault((run.column, run.row), run.rate) != run.rate:
+            raise FedUnlearnError(
+                f"{run.column} of {run.row} would have seeds of two learning rates, whose mean says nothing: "
+                "run its other seeds at the new one too"
+            )
+    tried = {column: rows for column, rows in stored.trials.items() if column not in changed}
+    trials = {
+        column: {**tried.get(column, {}), **new.trials.get(column, {})}
+        for column in sorted({*tried, *new.trials})
+    }
+    made_with = {**stored.environments, **new.environments}
+    used = {run.environment for run in runs.values()}
+    return Results(
+        stored.scale,
+        {**stored.settings, **new.settings},
+        {key: made_with[key] for key in sorted(used & made_with.keys())},
+        trials,
+        [runs[place] for place in sorted(runs)],
+    )
+
+
+def retained(scores: Scores) -> Iterator[tuple[str, float]]:
+    """Each retained client's accuracy, in the order of their numbers."""
+    found = {key.removeprefix("r_acc "): value for key, value in scores.items() if key.startswith("r_acc ")}
+    yield from sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
