@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
-from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from torch import nn
@@ -45,6 +44,7 @@ from .core.registry import model as model_names
 from .core.registry import partition as partitions
 from .core.seeds import derive
 from .data import PUBLIC, Population, load, poison, populate, reserve, trigger
+from .data.sources import user_cache
 from .engines import require, simulate
 from .methods import Schedule, history
 from .methods.fedavg import Pretraining
@@ -585,7 +585,7 @@ def finished(folder: Path) -> bool:
 def cache_directory() -> Path:
     """Where pre-trained models are kept: ``FEDUNLEARN_CACHE``, or the user's cache folder."""
     named = os.environ.get("FEDUNLEARN_CACHE")
-    return Path(named) if named else user_cache_path("fedunlearn")
+    return Path(named) if named else user_cache("FEDUNLEARN_CACHE")
 
 
 def _arithmetic(experiment: Experiment) -> list[str]:
