@@ -8,7 +8,7 @@ READY := .venv/.ready
 PEERS := .venv-peers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs gate bench clean
+.PHONY: help demo test check docs gate dist bench clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ docs: $(READY)  ## build these pages as a site that needs no network, in site/
 gate: $(READY)  ## make sure that worker processes still pay
 	$(BIN)/python -m pytest -m speed tests/speed
 
+dist: $(READY)  ## build sdist and wheel in dist/, and try the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build -q
+	$(BIN)/python -m pytest -m wheel tests/packaging
+
 bench: $(READY) $(PEERS)  ## measure speed, memory and other simulators; takes half an hour, writes runs/bench
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks runs/bench $(if $(wildcard $(PEERS)),--peers .venv-peers/bin/python)
 
@@ -45,7 +50,7 @@ clean:  ## remove the environment and everything that can be made again; keeps r
 $(READY): pyproject.toml constraints.txt
 	@echo "Preparing .venv; the first time this takes a few minutes."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[report,dev,docs]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
 # Other simulators, for comparison only; without them the rest is measured all the same.

@@ -66,10 +66,13 @@ def _published(source: Source) -> set[str]:
 def _download(source: Source, folder: Path) -> list[Path]:
     """The packages of a data set; what an earlier attempt got whole is not loaded again."""
     # Slow to import, and only a download needs them.
-    import pooch  # type: ignore[import-untyped]
-    import requests
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    try:
+        import pooch  # type: ignore[import-untyped]
+        import requests
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as error:
+        raise FedUnlearnError(f"a download needs {error.name}: pip install 'fedunlearn[cli]'") from None
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

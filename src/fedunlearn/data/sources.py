@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import platformdirs
-
 from ..core import FedUnlearnError
 
 SETTING = "FEDUNLEARN_DATA"
@@ -104,7 +102,19 @@ SOURCES["cifar100-test"] = replace(
 def data_directory() -> Path:
     """Where downloads go and data are looked for: FEDUNLEARN_DATA, else the platform's cache folder."""
     setting = os.environ.get(SETTING)
-    return Path(setting).expanduser() if setting else Path(platformdirs.user_cache_dir("fedunlearn")) / "data"
+    return Path(setting).expanduser() if setting else user_cache(SETTING) / "data"
+
+
+def user_cache(setting: str) -> Path:
+    """The cache folder of the platform, for whoever has not named a folder in the variable ``setting``."""
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:
+        raise FedUnlearnError(
+            f"the default cache folder needs platformdirs: pip install 'fedunlearn[cli]', "
+            f"or set {setting} to a folder"
+        ) from None
+    return user_cache_path("fedunlearn")
 
 
 def locate(name: str, directory: Path | None = None) -> Path | None:

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
-from ..core import ClientId, FedUnlearnError, Listener, State
+from ..core import ClientId, FedUnlearnError, Listener, State, history
 from ..core.seeds import derive
 from ..data import Population
-from ..methods import history
+from ..data.sources import user_cache
+from ..driver import Participation, unlearn
 from ..record import Recorder, digest, fingerprint, locked, model_hash, read_state, write_state
-from ..run import unlearn
 from .setup import Setting, arithmetic
 
 PRETRAINING_VERSION = 2
@@ -42,12 +40,14 @@ def pretrained(
             "start": model_hash(start),
             "clients": {client: digest(data.train._asdict()) for client, data in clients.items()},
             "model": f"{setting.experiment.model}: {module}",
-            "training": asdict(setting.training),
+            "training": {**asdict(setting.training), "objective": "cross_entropy"},
             "lr": plan.lr,
             "seed": setting.seed,
             **arithmetic(setting.experiment),
             **({"history": sorted(set(plan.history))} if plan.history else {}),
             **({"clusters": plan.clusters} if plan.clusters > 1 else {}),
+            **({"history format": 2} if plan.history or plan.clusters > 1 else {}),
+            **({"participation": asdict(share)} if (share := setting.participation) != Participation() else {}),
         }
     )
     folder = cache_directory() / "pretraining" / identity[:20]
@@ -56,7 +56,12 @@ def pretrained(
         if not finished.exists():
             request = setting.request(start, clients, _watched(setting.population))
             if plan.history:
-                size = history.size(plan.history, request, plan.rounds) / 1e6
+                size = (
+                    history.size(
+                        plan.history, len(clients), len(start.params), len(request.shapes), plan.rounds
+                    )
+                    / 1e6
+                )
                 warnings.warn(
                     f"pre-training records {', '.join(sorted(plan.history))}: {size:.1f} MB in memory, "
                     f"and up to three times that in {folder}",
@@ -73,6 +78,7 @@ def pretrained(
                     training=setting.training,
                     seed=derive("pre-training", setting.seed),
                     evaluate_every=plan.evaluate_every,
+                    participation=setting.participation,
                     listeners=(recorder, *listeners),
                     resume=recorder.progress,
                 )
@@ -86,7 +92,7 @@ def pretrained(
 def cache_directory() -> Path:
     """Where pre-trained models are kept: ``FEDUNLEARN_CACHE``, or the user's cache folder."""
     named = os.environ.get("FEDUNLEARN_CACHE")
-    return Path(named) if named else user_cache_path("fedunlearn")
+    return Path(named) if named else user_cache("FEDUNLEARN_CACHE")
 
 
 def _watched(population: Population) -> tuple[ClientId, ...]:

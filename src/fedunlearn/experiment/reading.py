@@ -15,7 +15,6 @@ from ..core.registry import dataset as datasets
 from ..core.registry import did_you_mean
 from ..core.registry import model as models
 from ..core.registry import partition as partitions
-from ..methods import history
 from .problems import check_options, first_problem
 from .settings import Experiment
 
@@ -84,9 +83,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
 def _check_needs(experiment: Experiment) -> None:
     """Whether pre-training leaves behind what the method needs."""
     plan, name = experiment.pretraining, experiment.method
-    for kind in plan.history:
-        if kind not in history.KINDS:
-            raise FedUnlearnError(f"unknown history {kind!r}{did_you_mean(kind, history.KINDS)}")
+    require_kinds(plan.history)
     if plan.history and plan.clusters > 1:
         raise FedUnlearnError(
             "a clustered pre-training records its clusters and no other history: remove one"
@@ -96,16 +93,17 @@ def _check_needs(experiment: Experiment) -> None:
             f"{experiment.data.clients} clients cannot form {plan.clusters} clusters: "
             f"set clusters in [pretraining] to {experiment.data.clients} at most"
         )
-    needed = {kind for phase in experiment.phases() for kind in phase.needs}
-    recorded = {"cluster"} if plan.clusters > 1 else set(plan.history)
-    for kind in sorted(needed - recorded - ({"public"} if experiment.data.public else set())):
+    phases = experiment.phases()
+    needed, recorded = requirements.recorded(phases), {"cluster"} if plan.clusters > 1 else {*plan.history}
+    public = requirements.needs(phases) & {"public"} if not experiment.data.public else set()
+    for kind in sorted({*(needed - recorded), *public}):
         wanted = {
             "cluster": f"clusters = {max(2, min(5, experiment.data.clients // 2))} in [pretraining]",
             "public": "public = 1000 in [data], examples that no client will hold",
         }.get(kind, f'history = ["{kind}"] in [pretraining]')
         raise FedUnlearnError(f"{name} needs {kind}, and this experiment has none: set {wanted}")
-    if needed - {"public"} and not plan.rounds:
-        kinds = " and ".join(sorted(needed - {"public"}))
+    if needed and not plan.rounds:
+        kinds = " and ".join(sorted(needed))
         raise FedUnlearnError(
             f"{name} needs {kinds}, which pre-training records, and here it has no rounds: "
             "set rounds in [pretraining]"

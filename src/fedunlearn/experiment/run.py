@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import FedUnlearnError, Listener, Outcome, Status, vectors
+from ..core import FedUnlearnError, History, Listener, Outcome, Status, requirements, vectors
 from ..core.seeds import derive
+from ..driver import Below, Conflicts, unlearn
 from ..engines import require
-from ..methods import history
 from ..record import (
     Recorder,
     environment,
@@ -24,7 +24,6 @@ from ..record import (
     write_state,
     write_tensors,
 )
-from ..run import unlearn
 from .pretraining import pretrained
 from .reading import check
 from .settings import Experiment
@@ -52,11 +51,8 @@ def perform(
         if not (folder / "omega0.safetensors").exists():
             write_json(folder / "environment.json", made_with)
             omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
-            needed = history.BESIDE.union(*(phase.needs for phase in phases))
-            memory = {
-                name: value for name, value in omega0.memory.items() if name.partition(" ")[0] in needed
-            }
-            write_state(folder / "omega0.safetensors", replace(omega0, memory=memory))
+            history = History.from_tensors(omega0.memory).only(requirements.recorded(phases))
+            write_state(folder / "omega0.safetensors", replace(omega0, memory=history.tensors()))
         omega0, _ = read_state(folder / "omega0.safetensors")
         clients = setting.population.unlearning
         request = setting.request(omega0, clients, setting.population.targets)
@@ -80,8 +76,9 @@ def perform(
                 training=setting.training,
                 seed=derive("unlearning", experiment.seed),
                 evaluate_every=experiment.evaluate_every,
-                stop_below=experiment.unlearning.stop_below,
-                count_conflicts=experiment.count_conflicts,
+                participation=setting.participation,
+                stop=_stop_rules(experiment),
+                probes=[Conflicts(ask=experiment.count_conflicts)],
                 listeners=(recorder, *listeners),
                 resume=recorder.progress,
             )
@@ -93,9 +90,15 @@ def perform(
                 "status": outcome.status,
                 "reason": outcome.reason,
                 "model_sha256": model_hash(outcome.state),
+                "unheard": list(outcome.unheard),
             },
         )
     return outcome
+
+
+def _stop_rules(experiment: Experiment) -> list[Below]:
+    below = experiment.unlearning.stop_below
+    return [Below("asr" if experiment.backdoor.enabled else "forget_acc", below)] if below else []
 
 
 def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | None = None) -> Outcome:

@@ -114,6 +114,17 @@ class PretrainingPlan(StagePlan):
     """More than one: every cluster of clients trains a model of its own, for `knot`."""
 
 
+class ParticipationPlan(Table):
+    """Who takes part in a round, in every stage; targets are always asked to unlearn."""
+
+    share: Share = 1.0
+    """Share of the clients that train in a round, drawn by the seed and rounded up."""
+    count: Count | None = None
+    """Number of clients that train in a round, instead of a share."""
+    minimum: Count = 1
+    """The run stops, to be resumed later, when fewer are present or answer."""
+
+
 class Experiment(Table):
     """Everything that determines a run; read from TOML, kept in its folder as JSON."""
 
@@ -139,6 +150,7 @@ class Experiment(Table):
     request: Erasure = Erasure()
     backdoor: Backdoor = Backdoor()
     training: Training = Training()
+    participation: ParticipationPlan = ParticipationPlan()
     pretraining: PretrainingPlan = PretrainingPlan()
     unlearning: UnlearningPlan = UnlearningPlan()
     recovery: StagePlan = StagePlan()

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from .. import models
-from ..core import ClientData, ClientId, Examples, Federation, LocalTraining, Request, State, vectors
+from ..client.data import ClientData, Examples
+from ..core import ClientId, Federation, History, LocalTraining, Request, State, vectors
 from ..core.seeds import derive
 from ..data import PUBLIC, Population, load, poison, populate, reserve, trigger
+from ..driver import Participation
 from ..engines import simulate
 from ..record import environment
 from .settings import Experiment
@@ -33,6 +35,10 @@ class Setting:
     @property
     def training(self) -> LocalTraining:
         return LocalTraining(**self.experiment.training.model_dump())
+
+    @property
+    def participation(self) -> Participation:
+        return Participation(**self.experiment.participation.model_dump())
 
     @property
     def seed(self) -> int:
@@ -56,7 +62,7 @@ class Setting:
             self.fresh,
             state.buffers,
             shapes=vectors.shapes(self.build(0)),
-            history=state.memory,
+            history=History.from_tensors(state.memory),
             public=PUBLIC if self.population.public else None,
             seed=derive("method", self.seed),
         )
