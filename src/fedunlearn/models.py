@@ -1,4 +1,4 @@
-"""The networks of the paper's experiments: one function each, from number of classes and input shape."""
+"""The networks of the paper's experiments: one function of the number of classes and input shape each."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Shape = tuple[int, int, int]
 """Channels, height and width of one input."""
 
 RELU_GAIN = 1.7139588594436646
-"""Brings the ReLU of a standard normal input back to variance one.
+"""Factor that restores unit variance after the ReLU of a standard normal input.
 
-The exact value is √(2 / (1 − 1/π)) ≈ 1.71286; this is the sampled one that such networks are published with.
+The exact value is √(2 / (1 − 1/π)) ≈ 1.71286; published networks of this kind use this sampled one.
 """
 
 
 def build(name: str, classes: int, shape: Shape, seed: object) -> nn.Module:
-    """The named model, freshly initialised; the same seed gives the same parameters.
+    """Return the named model, newly initialised; the same seed gives the same parameters.
 
-    Torch's global generators are as they were afterwards.
+    The state of torch's global generators does not change.
     """
     make = model[name]
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: that would reseed the accelerators too, which the fork does not restore.
+        # torch.manual_seed would also reseed the accelerators, which fork_rng does not restore here.
         torch.default_generator.manual_seed(derive("model", name, seed))
         module: nn.Module = make(classes, shape)
     return module
@@ -39,7 +39,7 @@ def build(name: str, classes: int, shape: Shape, seed: object) -> nn.Module:
 def mlp(classes: int, shape: Shape) -> nn.Module:
     """A perceptron with two hidden layers of 400.
 
-    Deviation: the paper speaks of three layers of 400 each; the authors' code has two and the output layer.
+    Deviation: the paper mentions three layers of 400 each; the authors' code has two and the output layer.
     """
     return nn.Sequential(
         nn.Flatten(),
@@ -53,9 +53,9 @@ def mlp(classes: int, shape: Shape) -> nn.Module:
 
 @model("lenet5", summary="LeNet-5 with ReLU and max-pooling", inputs="1x28x28")
 def lenet5(classes: int, shape: Shape) -> nn.Module:
-    """LeNet-5 for one-channel images; pooling before ReLU is the same function on a quarter of the numbers.
+    """LeNet-5 for one-channel images. Pooling before ReLU gives the same result with a quarter of the work.
 
-    Deviation: the authors' code declares three input channels and no padding, which no MNIST image fits.
+    Deviation: the authors' code has three input channels and no padding, which does not accept MNIST images.
     """
     _require("lenet5", shape, shape == (1, 28, 28), "1x28x28")
     return nn.Sequential(
@@ -76,7 +76,7 @@ def lenet5(classes: int, shape: Shape) -> nn.Module:
 
 @model("cnn", summary="two 5x5 convolutions of 64, dense 384-192-C with dropout", inputs="3x32x32")
 def cnn(classes: int, shape: Shape) -> nn.Module:
-    """Two convolutions, each pooled before its ReLU, and three dense layers with dropout in training."""
+    """Two convolutions, each pooled before its ReLU, and three dense layers with dropout."""
     _require("cnn", shape, shape == (3, 32, 32), "3x32x32")
     return nn.Sequential(
         nn.Conv2d(3, 64, 5),
@@ -98,9 +98,9 @@ def cnn(classes: int, shape: Shape) -> nn.Module:
 
 @model("nfresnet18", summary="residual network without normalisation layers, two stages", inputs="3xHxW")
 def nfresnet18(classes: int, shape: Shape) -> nn.Module:
-    """A normaliser-free residual network (Brock et al., ICLR 2021), so it carries no buffers.
+    """A residual network without normalisation layers (Brock et al., ICLR 2021); it has no buffers.
 
-    Deviation: despite its name it has ten weight layers on the main path, because the authors' code keeps
+    Deviation: despite its name, it has ten weight layers on the main path, because the authors' code keeps
     only two of the four stages of an 18-layer network.
     """
     channels, height, width = shape
@@ -120,10 +120,10 @@ def nfresnet18(classes: int, shape: Shape) -> nn.Module:
 
 
 class ScaledConv2d(nn.Conv2d):
-    """A bias-free convolution whose weights are standardised for each output channel before use.
+    """A convolution without bias that standardises the weights of each output channel before use.
 
-    Scaling an output channel's weights, or adding a constant to them, does not change the output;
-    a channel whose weights are all equal gives zeros.
+    Scaling an output channel's weights, or adding a constant to them, does not change the output.
+    A channel with equal weights outputs zeros.
     """
 
     EPS = 1e-5
@@ -145,7 +145,7 @@ class ScaledConv2d(nn.Conv2d):
 
 
 class NFBlock(nn.Module):
-    """Two scaled convolutions beside a shortcut, activations first."""
+    """A residual block of two scaled convolutions with pre-activation."""
 
     ALPHA = 0.2
 

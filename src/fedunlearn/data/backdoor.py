@@ -1,4 +1,4 @@
-"""The backdoor that makes forgetting visible: a small pattern in the picture and a shifted label."""
+"""The backdoor that makes forgetting measurable: a small image pattern and a shifted label."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..core import FedUnlearnError
 from ..core.seeds import generator
 
 VALUE = 0.8333
-"""The authors' grey of 170/255 as (0.6667 - 0.5) / 0.2, written into pictures after their transformation."""
+"""The authors' grey of 170/255 as (0.6667 - 0.5) / 0.2, written into transformed images."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """Which pixels (rows × columns) are set, and to what, in all channels."""
+    """The pixels (rows × columns) that are set in all channels, and their value."""
 
     mask: Tensor
     value: float = VALUE
 
     def stamp(self, x: Tensor) -> Tensor:
-        """New pictures with the pattern on them."""
+        """Return new images with the pattern."""
         return torch.where(self.mask, torch.tensor(self.value, dtype=x.dtype), x)
 
 
 def trigger(seed: int, shape: Sequence[int], value: float = VALUE) -> Trigger:
-    """A random 3×3 pattern near the bottom right corner (one pixel away) of pictures of this shape."""
+    """Draw a random 3×3 pattern, one pixel away from the bottom right corner of images of this shape."""
     if len(shape) < 2 or min(shape[-2:]) < 4:
         raise FedUnlearnError(
             f"a backdoor needs pictures of at least 4×4 pixels, not the shape {tuple(shape)}: "
@@ -37,7 +37,7 @@ def trigger(seed: int, shape: Sequence[int], value: float = VALUE) -> Trigger:
         )
     random = generator("trigger", seed)
     pattern = torch.zeros(3, 3, dtype=torch.bool)
-    # Deviation: the authors' code may draw the empty pattern (1 in 512): poisoned labels without a trigger.
+    # Deviation: the authors' code may draw an empty pattern (1 in 512): flipped labels without a trigger.
     while not pattern.any():
         pattern = torch.rand(3, 3, generator=random) >= 0.5
     mask = torch.zeros(shape[-2], shape[-1], dtype=torch.bool)
@@ -46,19 +46,19 @@ def trigger(seed: int, shape: Sequence[int], value: float = VALUE) -> Trigger:
 
 
 def triggered(examples: int, share: float, batch_size: int) -> Tensor:
-    """Which positions are poisoned: the first ``share`` of each consecutive batch."""
+    """Return a mask of the poisoned positions: the first ``share`` of each consecutive batch."""
     if not 0 < share <= 1:
         raise FedUnlearnError(f"the poisoned share must be in (0, 1], not {share}")
     position = torch.arange(examples)
     start = position - position % batch_size
     lengths = (examples - start).clamp(max=batch_size)
-    # Deviation: the authors' int(share * length) makes 28 of 0.29 * 100; the small term prevents that.
+    # Deviation: the authors' int(share * length) turns 0.29 * 100 into 28; the small term prevents that.
     counts = (lengths.double() * share + 1e-9).floor().long()
     return position - start < counts
 
 
 def poison(examples: Examples, trigger: Trigger, classes: int, share: float, batch_size: int) -> Examples:
-    """New examples: the first ``share`` of each batch wears the trigger and the label (y + C // 2) mod C."""
+    """Return new examples; the first ``share`` of each batch has the trigger and label (y + C // 2) mod C."""
     chosen = triggered(len(examples.y), share, batch_size)
     x, y = examples.x.clone(), examples.y.clone()
     x[chosen] = trigger.stamp(x[chosen])

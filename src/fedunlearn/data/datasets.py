@@ -1,4 +1,4 @@
-"""Data sets read from disk, checked and transformed; nothing here touches the network."""
+"""Datasets, read from disk, verified and transformed; this module never uses the network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CIFAR_STD = (0.2023, 0.1994, 0.2010)
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures as float32 (N, C, H, W), transformed and ready to train on, and labels as int64."""
+    """Transformed float32 images of shape (N, C, H, W) and int64 labels."""
 
     name: str
     classes: int
@@ -41,9 +41,9 @@ class Dataset:
 
 
 def load(name: str, directory: Path | None = None, fraction: float = 1.0) -> Dataset:
-    """The named data set from ``directory``, else the data directory or the system; never the network.
+    """Load the named dataset from ``directory``, or else from the data directory or a system package.
 
-    A ``fraction`` below one keeps the first examples of each class of each split, at least one.
+    A ``fraction`` below one keeps the first examples of each class in each split, at least one.
     """
     make = dataset[name]
     if not 0 < fraction <= 1:
@@ -58,7 +58,7 @@ def load(name: str, directory: Path | None = None, fraction: float = 1.0) -> Dat
 
 
 def where(name: str) -> Path | None:
-    """What ``load`` would read the named data set from, or nothing if it is not on this machine."""
+    """Return the path that ``load`` would read from, or None if the dataset is not on this machine."""
     dataset.entry(name)
     if name == "fashion-demo":
         return DEMO
@@ -69,20 +69,20 @@ def _first_of_each_class(labels: Tensor, classes: int, fraction: float) -> Tenso
     kept = []
     for label in range(classes):
         members = torch.nonzero(labels == label).flatten()
-        # The small term keeps 0.07 * 100 from becoming 8.
+        # The small term keeps the ceiling of 0.07 * 100 at 7.
         kept.append(members[: math.ceil(fraction * len(members) - 1e-9)])
     return torch.cat(kept).sort().values
 
 
 def _examples(pixels: Bytes, labels: Bytes | Sequence[int]) -> Examples:
-    """0..255 to 0..1 in one pass, without a copy in between."""
+    """Scale 0..255 to 0..1 in one pass, without an intermediate copy."""
     x = np.divide(pixels, np.float32(255), dtype=np.float32)
     return Examples(torch.from_numpy(x), torch.from_numpy(np.asarray(labels).astype(np.int64)))
 
 
 @dataset("fashion-demo", summary="4,000 + 1,000 of Fashion-MNIST, part of this package", licence="MIT")
 def fashion_demo(directory: Path | None = None) -> Dataset:
-    """The first 400 + 100 of each class of Fashion-MNIST, from within the package: no directory is read."""
+    """The first 400 + 100 images of each class of Fashion-MNIST, embedded in the package."""
     content = safetensors.torch.load(lzma.decompress(DEMO.read_bytes()))
 
     def split(name: str) -> Examples:
@@ -114,7 +114,7 @@ def _idx_dataset(name: str, directory: Path | None) -> Dataset:
 
 
 def _idx_array(content: bytes) -> Bytes:
-    """IDX: two zero bytes, the type, the number of dimensions, each of them as big-endian int32, the data."""
+    """Decode IDX: two zero bytes, type, number of dimensions, each dimension as big-endian int32, data."""
     dimensions = content[3]
     shape = np.frombuffer(content, ">i4", count=dimensions, offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
@@ -131,10 +131,10 @@ def cifar10(directory: Path | None = None) -> Dataset:
 
 @dataset("cifar100", summary="photographs in 100 classes, 50,000 + 10,000 of 3×32×32", licence="none stated")
 def cifar100(directory: Path | None = None) -> Dataset:
-    """CIFAR-100 (Krizhevsky, technical report 2009), by its fine labels.
+    """CIFAR-100 (Krizhevsky, technical report 2009), with its fine labels.
 
-    A few pictures occur twice (14 in train, 2 in test, 10 in both), so one that a client asks to forget may
-    remain with another.
+    A few images occur twice (14 in train, 2 in test, 10 in both), so another client may still hold an image
+    that a client asks to forget.
     """
     folder = find("cifar100", directory)
     train = _normalised(*_cifar("cifar100", folder, ["train"], b"fine_labels"))
@@ -147,7 +147,7 @@ def cifar100(directory: Path | None = None) -> Dataset:
     licence="none stated",
 )
 def cifar100_test(directory: Path | None = None) -> Dataset:
-    """A small CIFAR-100 from its test file: results are not comparable with those of the real train split."""
+    """A small CIFAR-100 from its test file; results are not comparable with those of the train split."""
     folder = find("cifar100-test", directory)
     whole = _normalised(*_cifar("cifar100-test", folder, ["test"], b"fine_labels"))
     first = _first_of_each_class(whole.y, 100, 0.8)
@@ -169,9 +169,9 @@ def _cifar(name: str, folder: Path, files: Sequence[str], key: bytes) -> tuple[B
 
 
 def _unpickle(content: bytes, path: Path) -> dict[bytes, Any]:
-    """The dictionary in a CIFAR file, read without the power to call anything that could do harm."""
+    """Return the dictionary in a CIFAR file; the restricted unpickler cannot execute code."""
     try:
-        # Python 2 wrote the files: its strings are bytes to us.
+        # Python 2 wrote the files, so their strings are bytes.
         result: dict[bytes, Any] = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except pickle.UnpicklingError as error:
         raise FedUnlearnError(f"{path} is no CIFAR file ({error}): get another copy") from error
@@ -179,10 +179,10 @@ def _unpickle(content: bytes, path: Path) -> dict[bytes, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """A pickle may name any function and have it called; this one knows numpy arrays alone."""
+    """An unpickler that accepts only numpy arrays; a pickle could otherwise call any function."""
 
     _known: ClassVar[dict[tuple[str, str], Any]] = {
-        # Asked of an array, because the function's home differs between versions of numpy.
+        # Taken from an array, because numpy versions keep the function in different modules.
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,

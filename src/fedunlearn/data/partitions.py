@@ -1,4 +1,4 @@
-"""How examples are shared out: functions from labels to one pool of indices for each client."""
+"""Partitions: functions that map labels to one pool of example indices for each client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pools(
     seed: int,
     options: Mapping[str, Any] | None = None,
 ) -> list[Tensor]:
-    """The pools of the named partition, checked to be non-empty, disjoint and exhaustive."""
+    """Return the pools of the named partition; they are non-empty, disjoint and cover all examples."""
     share_out = partition[name]
     options = dict(options or {})
     _check_options(name, share_out, options)
@@ -117,7 +117,7 @@ def pat_50(
 
 @partition("iid", summary="each client holds an equal part of every class")
 def iid(labels: Tensor, classes: int, clients: int, seed: int) -> list[Tensor]:
-    """Each client holds an equal part of every class: stratified as in the authors' code, not at random."""
+    """Each client holds an equal part of every class, stratified as in the authors' code."""
     return _deal(labels, {label: range(clients) for label in range(classes)}, clients)
 
 
@@ -125,9 +125,9 @@ def iid(labels: Tensor, classes: int, clients: int, seed: int) -> list[Tensor]:
 def dirichlet(
     labels: Tensor, classes: int, clients: int, seed: int, alpha: float = 0.5, minimum: int = 1
 ) -> list[Tensor]:
-    """Each class is shared out in Dirichlet(alpha) proportions (Hsu et al., arXiv 2019).
+    """Each class is distributed in Dirichlet(alpha) proportions (Hsu et al., arXiv 2019).
 
-    Clients that get fewer than ``minimum`` examples are filled up from the largest.
+    Clients with fewer than ``minimum`` examples receive some from the largest client.
     """
     if not alpha > 0:
         raise FedUnlearnError(f"partition 'dirichlet' needs an alpha above 0 (small is skewed), not {alpha}")
@@ -136,7 +136,7 @@ def dirichlet(
             f"partition 'dirichlet' cannot give {clients} clients {minimum} of {len(labels)} examples each: "
             f"use a minimum of 1..{len(labels) // clients}"
         )
-    # numpy's, because torch's Dirichlet sampler draws from the global generator.
+    # Use numpy, because torch's Dirichlet sampler draws from the global generator.
     random = np.random.Generator(np.random.PCG64(derive("partition", "dirichlet", seed)))
     pieces: list[list[Tensor]] = [[] for _ in range(clients)]
     for label in range(classes):
@@ -149,7 +149,7 @@ def dirichlet(
 
 
 def _filled(result: list[Tensor], minimum: int) -> list[Tensor]:
-    """Pools of at least ``minimum`` examples; the poorest takes what it lacks from the end of the richest."""
+    """Move examples from the end of the largest pool to the smallest until all have ``minimum``."""
     while True:
         sizes = [len(pool) for pool in result]
         poor, rich = sizes.index(min(sizes)), sizes.index(max(sizes))
@@ -163,10 +163,10 @@ def _filled(result: list[Tensor], minimum: int) -> list[Tensor]:
 def _pathological(
     percent: int, labels: Tensor, classes: int, clients: int, seed: int, random_classes: bool
 ) -> list[Tensor]:
-    """The classes fall into 100 / percent blocks, and so do the clients.
+    """Divide classes and clients into 100 / percent blocks each and match the blocks.
 
-    This is where the authors' loop (each class goes to the first clients that have room for another class)
-    ends whenever it loses no class and leaves no client empty.
+    The authors' loop (each class goes to the first clients that have room for another class) gives the same
+    result whenever it loses no class and leaves no client empty.
     """
     blocks = 100 // percent
     if classes % blocks:
@@ -181,8 +181,8 @@ def _pathological(
             f"partition 'pat-{percent}' cannot divide {classes} classes among {clients} clients without "
             f"losing a class or leaving a client empty: use a multiple of {blocks}, such as {fitting}"
         )
-    # Deviation: the paper assigns the classes randomly, the authors' code takes them in order; we follow the
-    # code, because the published numbers come from it, and offer the paper's way as an option.
+    # Deviation: the paper assigns classes at random, the authors' code in order. We follow the code, because
+    # the published numbers come from it; an option follows the paper.
     order = torch.randperm(classes, generator=generator("partition", "classes", seed)).tolist()
     takers, budget = clients // blocks, classes // blocks
     holders = {}
@@ -193,7 +193,7 @@ def _pathological(
 
 
 def _deal(labels: Tensor, holders: Mapping[int, range], clients: int) -> list[Tensor]:
-    """Cuts each class into contiguous equal pieces, one for each holder; the last takes the remainder."""
+    """Cut each class into contiguous equal pieces, one per holder; the last gets the remainder."""
     pieces: list[list[Tensor]] = [[] for _ in range(clients)]
     for label, chosen in holders.items():
         members = torch.nonzero(labels == label).flatten()

@@ -1,4 +1,4 @@
-"""Clients made from a data set: who holds what, who is to be forgotten, and what each is measured on."""
+"""Create clients from a dataset: their training data, the targets, and their evaluation sets."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from .datasets import Dataset
 from .partitions import pools
 
 SEEN = 200
-"""So many of their training examples the retained clients are measured on as well."""
+"""Number of training examples in the evaluation set ``seen`` of each retained client."""
 
 LEVELS = ("client", "sample", "class")
 
 
 @dataclass(frozen=True)
 class Population:
-    """The clients as pre-training sees them, and as the unlearning request sees them.
+    """The clients during pre-training and during the unlearning request.
 
-    They differ in the targets only: a target may be poisoned more for the request, or be split into what
-    stays (``client-3``) and a virtual client that holds what is to be forgotten (``client-3#forget``).
+    Only the targets differ: for the request, a target may hold more poisoned data, or be split into a
+    retained client (``client-3``) and a virtual client with the data to forget (``client-3#forget``).
     """
 
     pretraining: Mapping[ClientId, ClientData]
     unlearning: Mapping[ClientId, ClientData]
     targets: tuple[ClientId, ...]
     public: ClientData | None = None
-    """Examples that no client holds, for methods that distil."""
+    """Examples that no client holds, for methods that use distillation."""
 
 
 PUBLIC = "public"
-"""The name under which public data is a member of the federation."""
+"""The federation member that holds the public data."""
 
 
 def reserve(dataset: Dataset, count: int, seed: int) -> tuple[ClientData, Dataset]:
-    """Training examples drawn for nobody's use but distillation, and the data set without them."""
+    """Draw ``count`` training examples for distillation; return them and the dataset without them."""
     size = len(dataset.train.y)
     if not 0 < count < size:
         raise FedUnlearnError(
@@ -71,12 +71,12 @@ def populate(
     value: float = VALUE,
     options: Mapping[str, Any] | None = None,
 ) -> Population:
-    """Shares a data set out among clients and prepares what is to be forgotten.
+    """Distribute a dataset among clients and prepare the data to forget.
 
     Level ``client`` forgets whole clients, ``sample`` a ``share`` of the targets' training examples, and
-    ``class`` one ``label`` wherever it is held (``targets`` then follow from the data). The backdoor marks
-    what is to be forgotten; at client level it covers ``pretrain_share`` of each batch of a target in
-    pre-training and ``unlearn_share`` in the request.
+    ``class`` one ``label`` at all clients that hold it (which become the targets). The backdoor marks the
+    data to forget. At client level it covers ``pretrain_share`` of each batch of a target in pre-training and
+    ``unlearn_share`` in the request.
     """
     if level not in LEVELS:
         raise FedUnlearnError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}")
@@ -101,7 +101,7 @@ def populate(
 
 
 def _with_seen(population: Population) -> Population:
-    """Retained clients are also measured on examples that they train on."""
+    """Add an evaluation set of training examples to each retained client."""
     return replace(
         population,
         unlearning={
@@ -119,10 +119,10 @@ def _with_seen(population: Population) -> Population:
 def _holdings(
     dataset: Dataset, partition: str, clients: int, seed: int, options: Mapping[str, Any] | None
 ) -> dict[ClientId, ClientData]:
-    """Clean clients: official train and test parts are joined, shared out, and cut again within each pool.
+    """Create clean clients: join the official train and test parts, distribute them, split each pool again.
 
-    Deviation: the steps are those of the authors' code, the random numbers are not: theirs come from global
-    generators, and the split of the first run is kept on disk for all seeds.
+    Deviation: the steps are those of the authors' code, but not the random numbers. Theirs come from global
+    generators, and the split of the first run is cached on disk for all seeds.
     """
     train, test = len(dataset.train.y), len(dataset.test.y)
     labels = torch.cat([dataset.train.y, dataset.test.y])
@@ -132,7 +132,7 @@ def _holdings(
     holdings = {}
     for number, pool in enumerate(shared):
         shuffled = pool[torch.randperm(len(pool), generator=generator("split", seed, number))]
-        # Deviation: whole numbers; the authors' int(train_prob * n) may lose an example to rounding.
+        # Deviation: integer arithmetic; the authors' int(train_prob * n) may lose an example to rounding.
         cut = len(pool) * train // (train + test)
         holdings[f"client-{owner[number]:0{width}}"] = ClientData(
             _gather(dataset, shuffled[:cut]), _sets(test=_gather(dataset, shuffled[cut:]))
@@ -141,7 +141,7 @@ def _holdings(
 
 
 def _gather(dataset: Dataset, index: Tensor) -> Examples:
-    """Examples by their place in train followed by test, without joining the two in memory."""
+    """Index into train followed by test, without concatenating the two in memory."""
     train = len(dataset.train.y)
     early = index < train
     x = dataset.train.x.new_empty((len(index), *dataset.train.x.shape[1:]))
@@ -152,12 +152,12 @@ def _gather(dataset: Dataset, index: Tensor) -> Examples:
 
 
 def _sets(**sets: Examples) -> dict[str, Examples]:
-    """An empty set has no accuracy, so it is left out."""
+    """Leave out empty sets, which have no accuracy."""
     return {name: examples for name, examples in sets.items() if len(examples.y)}
 
 
 def _check_batch_size(holdings: Mapping[ClientId, ClientData], batch_size: int, partition: str) -> None:
-    # What a split leaves of a client later is not checked: nobody can choose its size.
+    # The remainder of a client after a later split is not checked: its size cannot be configured.
     smallest = min(holdings, key=lambda client: len(holdings[client].train.y))
     size = len(holdings[smallest].train.y)
     if size == 0:
@@ -219,8 +219,8 @@ def _forget_clients(
                 f"a poisoned share of {min(pretrain_share, unlearn_share)} poisons nothing in batches of "
                 f"{batch_size}: use a larger share or a larger batch_size"
             )
-        # Deviation: in the authors' pre-training the set also holds the clean examples of each batch, which
-        # are no attack; here both stages measure the same triggered pictures.
+        # Deviation: in the authors' pre-training this set also contains the clean examples of each batch.
+        # Here both stages measure the same triggered images.
         evaluations = {**held.evaluations, "backdoor": after if marked.all() else after.take(marked)}
         pretraining[client] = ClientData(before, evaluations)
         unlearning[client] = ClientData(after, evaluations)
@@ -292,7 +292,7 @@ def _put(examples: Examples, chosen: Tensor, replacement: Examples) -> Examples:
 def _split(
     clients: dict[ClientId, ClientData], client: ClientId, rest: ClientData, what: str, part: ClientData
 ) -> None:
-    """Replaces a client by what stays, if anything does, and a virtual client that holds what is to go."""
+    """Replace a client by its remaining data, if any, and a virtual client with the data to forget."""
     if len(rest.train.y):
         clients[client] = rest
     else:

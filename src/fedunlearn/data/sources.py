@@ -1,4 +1,4 @@
-"""Where data sets lie on disk and on the network, and how their files are found and checked."""
+"""Locations of the datasets on disk and on the network; functions that find and verify their files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SETTING = "FEDUNLEARN_DATA"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set lives on disk and on the network, and how its files are recognised."""
+    """The locations of a dataset on disk and on the network, with the hashes of its files."""
 
     title: str
     folders: tuple[str, ...]
-    """Folders below the data directory that may hold it; a download is unpacked into the first."""
+    """Folders in the data directory that may contain it; downloads are unpacked into the first."""
     files: Mapping[str, str]
-    """File name -> md5 of its content (unpacked, where it is stored as .gz)."""
+    """File name -> md5 of its content (decompressed if stored as .gz)."""
     downloads: Mapping[str, str]
-    """Address -> md5 of what is there."""
+    """URL -> md5 of the file."""
     system: Path | None = None
-    """Where an operating system's package puts it."""
+    """Folder of an operating system package, if there is one."""
 
 
 def _idx(base: str, suffix: str, train: tuple[str, str], test: tuple[str, str]) -> dict[str, str]:
-    """The four files of an MNIST-like set, images before labels."""
+    """Return the four files of an MNIST-like dataset with their hashes, images before labels."""
     kinds = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     names = [f"{base}{kind}-ubyte{suffix}" for kind in kinds]
     return dict(zip(names, train + test, strict=True))
@@ -69,7 +69,7 @@ SOURCES: dict[str, Source] = {
             ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe"),
             ("bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
         ),
-        # Debian's dataset-fashion-mnist; its .gz differ from the published ones, their content does not.
+        # Debian's dataset-fashion-mnist; the .gz files differ from the published ones, but not their content.
         system=Path("/usr/share/datasets/fashion-mnist"),
     ),
     "cifar10": Source(
@@ -100,7 +100,7 @@ SOURCES["cifar100-test"] = replace(
 
 
 def data_directory() -> Path:
-    """Where downloads go and data are looked for: FEDUNLEARN_DATA, else the platform's cache folder."""
+    """Return the folder for downloads and lookups: FEDUNLEARN_DATA, else the platform's cache folder."""
     setting = os.environ.get(SETTING)
     return Path(setting).expanduser() if setting else user_cache(SETTING) / "data"
 
@@ -118,7 +118,7 @@ def user_cache(setting: str) -> Path:
 
 
 def locate(name: str, directory: Path | None = None) -> Path | None:
-    """The first folder with all files: below ``directory``, else the data directory's or the system's."""
+    """Return the first folder with all files: in ``directory``, else the data directory or the system."""
     for place in _places(name, directory):
         if all(_stored(place, file) for file in SOURCES[name].files):
             return place
@@ -126,7 +126,7 @@ def locate(name: str, directory: Path | None = None) -> Path | None:
 
 
 def find(name: str, directory: Path | None = None) -> Path:
-    """The folder that ``locate`` gives, or a sentence about what is missing where."""
+    """Return the folder from ``locate``, or raise an error that says what is missing and where."""
     folder = locate(name, directory)
     if folder is not None:
         return folder
@@ -153,7 +153,7 @@ def find(name: str, directory: Path | None = None) -> Path:
 
 
 def read(name: str, folder: Path, file: str) -> bytes:
-    """The content of one file of the data set, unpacked and checked against the published md5."""
+    """Return the decompressed content of one file, verified against the published md5."""
     path = _stored(folder, file)
     mend = f"delete it and run `fedunlearn data get {name}`"
     try:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..core import FedUnlearnError
+from ..core import FedUnlearnError, requirements
+from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
 from ..core.registry import did_you_mean
 from ..core.registry import model as models

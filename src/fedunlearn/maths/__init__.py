@@ -1,6 +1,6 @@
-"""The mathematics of federated unlearning, as plain functions on tensors.
+"""The mathematics of federated unlearning as plain functions on tensors.
 
-Nothing here needs more than torch: a training loop of one's own can use this package alone.
+This package needs only torch, so any training loop can use it alone.
 """
 
 from .alternatives import common_descent, plain_descent, random_direction

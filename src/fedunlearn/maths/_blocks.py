@@ -1,4 +1,4 @@
-"""How the vectors of a whole model are read: a few columns at a time."""
+"""Iterate over model-sized vectors in blocks of columns."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 
 BLOCK_BYTES = 4 << 20
-"""Small enough to stay in the cache between the two or three times that a block is used."""
+"""Size of a block; small enough to stay in the cache while it is used two or three times."""
 
 WIDEST = 1 << 17
-"""Columns of a block of few rows: more would only make the system fetch fresh memory for each pass."""
+"""Most columns in a block; wider blocks of few rows would only request fresh memory in each pass."""
 
 
 def blocks(
     rows: Tensor, last: Tensor, kept: Tensor | None = None, dtype: torch.dtype = torch.float64
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Some columns after the other of the ``rows`` (or those ``kept``) and, below them, of ``last``.
+    """Yield blocks of columns of ``rows`` (or of the rows ``kept``), with ``last`` as the bottom row.
 
-    Each block is copied to the place of the one before: no bit of a sum then depends on where and in which
-    order the rows lie in memory, and a block must not be used after the next.
+    All blocks share one buffer, so the memory layout of the rows does not affect a single bit of a sum. A
+    block is invalid once the next one is requested.
     """
     size = (len(rows) if kept is None else len(kept)) + 1
-    # Columns by the 16, so that each row begins at a multiple of 64 bytes.
+    # A multiple of 16 columns, so that each row starts at a multiple of 64 bytes.
     width = min(WIDEST, max(16, BLOCK_BYTES // (dtype.itemsize * size) // 16 * 16))
     buffer = last.new_empty(size, min(width, -(-len(last) // 16) * 16), dtype=dtype)
     for start in range(0, len(last), width):

@@ -1,4 +1,4 @@
-"""Least squares with coefficients that may not be negative: small, exact, in float64."""
+"""Non-negative least squares: small problems, exact, in float64."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from torch import Tensor
 TOLERANCE = 1e-12
 
 DEPENDENT = 1e-12
-"""Rows whose Gram matrix has an eigenvalue this much below its largest count as dependent: with the few
-digits that such a one has, coefficients would be noise."""
+"""Relative eigenvalue below which the rows of a Gram matrix count as dependent.
+
+Smaller eigenvalues have too few correct digits, and the coefficients would be noise.
+"""
 
 
 def nonnegative(gram: Tensor, linear: Tensor) -> Tensor:
-    """The λ ≥ 0 that minimises ½ λᵀ gram λ − linearᵀ λ, for a positive semi-definite ``gram``.
+    """Return the λ ≥ 0 that minimises ½ λᵀ gram λ − linearᵀ λ, for a positive semi-definite ``gram``.
 
-    The active-set method of Lawson and Hanson (1974): the most promising coefficient joins, and those that
-    the least-squares solution would make negative leave.
+    This is the active-set method of Lawson and Hanson (1974): the coefficient with the steepest slope joins
+    the active set, and coefficients that the least-squares solution would make negative leave it.
     """
     size = len(linear)
     found = torch.zeros_like(linear)

@@ -1,4 +1,4 @@
-"""Directions that the orthogonal one is compared with."""
+"""Alternatives to the orthogonal direction, for comparison."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .directions import Direction, DirectionStatus, orthogonal_direction
 from .geometry import cosine
 
 STATIONARY = 1e-8
-"""A common descent this much shorter than the longest gradient is none."""
+"""Relative to the longest gradient, a common descent shorter than this counts as zero."""
 
 
 @torch.no_grad()
 def plain_descent(forget: Tensor, retain: Tensor) -> Direction:
-    """−g_u, whatever it does to the others (ablation M2 of FedOSD).
+    """Return −g_u, regardless of the other clients (ablation M2 of FedOSD).
 
     >>> plain_descent(torch.tensor([3.0, 4.0]), torch.tensor([[2.0, 0.0]])).vector
     tensor([-3., -4.])
@@ -31,11 +31,12 @@ def plain_descent(forget: Tensor, retain: Tensor) -> Direction:
 def random_direction(
     forget: Tensor, retain: Tensor, generator: torch.Generator, *, spread: float = 1.0
 ) -> Direction:
-    """A random step that is orthogonal to each row of ``retain`` and does not help ``forget`` (M4 of FedOSD).
+    """Return a random step orthogonal to each row of ``retain`` that still forgets (M4 of FedOSD).
 
-    The paper says no more than that. A wholly random vector is all but orthogonal to g_u in many dimensions
-    and would forget nothing, so it is mixed with the steepest one: ``spread`` is its length beside that one's
-    1, and ``inf`` leaves it alone. Degenerate cases are those of ``orthogonal_direction``.
+    The paper says no more than that. In many dimensions a purely random vector is nearly orthogonal to g_u
+    and would forget nothing, so it is mixed with the steepest direction. ``spread`` is the length of the
+    random part relative to the steepest part; ``inf`` keeps only the random part. Degenerate cases are those
+    of ``orthogonal_direction``.
     """
     if not spread >= 0:
         raise ValueError(f"spread must not be negative, got {spread}")
@@ -63,11 +64,11 @@ def random_direction(
 
 @torch.no_grad()
 def common_descent(forget: Tensor, retain: Tensor, *, match_norm: bool = False) -> Direction:
-    """−Σ λ_i g_i of least norm over all convex weights: it descends every gradient at once (M3 of FedOSD).
+    """Return −Σ λ_i g_i of minimum norm over convex weights; it descends all losses at once (M3 of FedOSD).
 
-    MGDA (Désidéri, 2012; Fliege and Svaiter, 2000), solved exactly on the Gram matrix. Where no step helps
-    all (the least norm vanishes) the vector is zero and the status ``in_span``. ``match_norm`` gives the step
-    the norm of ``forget``.
+    This is MGDA (Désidéri, 2012; Fliege and Svaiter, 2000), solved exactly on the Gram matrix. If no step
+    helps all clients (the minimum norm vanishes), the vector is zero and the status is ``in_span``.
+    ``match_norm`` rescales the step to the norm of ``forget``.
 
     >>> common_descent(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 2.0]])).vector
     tensor([-1., -1.])
@@ -81,8 +82,8 @@ def common_descent(forget: Tensor, retain: Tensor, *, match_norm: bool = False) 
         return _none(forget, DirectionStatus.ZERO_FORGET)
     if shortest <= STATIONARY * longest:
         return _none(forget, DirectionStatus.IN_SPAN)
-    # ‖Σ λ_i g_i‖² + (Σ λ_i − 1)² over λ ≥ 0 has, but for its length, the solution of the simplex. In the
-    # coefficients of gradients of length 1, a short one among long ones keeps its digits.
+    # ‖Σ λ_i g_i‖² + (Σ λ_i − 1)² over λ ≥ 0 has the solution of the simplex up to its length. Coefficients
+    # of unit gradients preserve the digits of a short gradient among long ones.
     shares = shortest / norms
     weights = nonnegative(gram / norms / norms.unsqueeze(1) + torch.outer(shares, shares), shares) * shares
     weights /= weights.sum()

@@ -1,4 +1,4 @@
-"""Where to step: the direction that forgets without touching what the others have learned."""
+"""The direction that forgets without harming the retained clients."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from torch import Tensor
 from ._blocks import blocks
 
 NEGLIGIBLE = 1e-12
-"""A vector this much shorter than the typical one is rounding, not a message."""
+"""Norm, relative to the median row, below which a vector counts as rounding error."""
 
 RANK_CUT = 1e-14
-"""An eigenvalue with a smaller share of the largest is rounding of the float64 Gram matrix.
+"""Eigenvalue, relative to the largest, below which it counts as rounding error of the float64 Gram matrix.
 
-A direction that is left out costs a cosine of at most √(RANK_CUT · rows) with any row: 1e-6 for a hundred
-rows that all but coincide, far less for others. A cut of 1e-10 would leave 1e-4.
+Leaving out such a direction costs a cosine of at most √(RANK_CUT · rows) with any row: 1e-6 for a hundred
+nearly equal rows, far less for others. A cut of 1e-10 would leave 1e-4.
 """
 
 DISTINCT = 1e-4
-"""A smaller eigenvalue, of rows of length 1, may be rounding of the float32 Gram matrix."""
+"""Eigenvalue, for unit rows, below which it may be rounding error of the float32 Gram matrix."""
 
 PIECES = {torch.float32: 16384, torch.float64: 2048}
-"""Columns in one product of the Gram matrix; BLAS adds term by term, and longer sums round above the cut."""
+"""Columns in one product of the Gram matrix; BLAS adds term by term, and longer sums exceed the cut."""
 
 TILE = 64
-"""Rows of the Gram matrix that are made at once, from the diagonal on; the other half is not made."""
+"""Rows of the Gram matrix computed at once, from the diagonal on; the other half is not computed."""
 
 PROJECTIONS = 5
-"""At most; two are enough unless two rows differ by less than 1e-5."""
+"""Maximum number of projections; two suffice unless two rows differ by less than 1e-5."""
 
 SETTLED = {torch.float32: 5e-9, torch.float64: 1e-14}
-"""Cosines, and relative errors of the norm, that need no further projection, by the type of the vector."""
+"""Cosine and relative norm error, by dtype, below which no further projection is needed."""
 
 ADMITTED = 1e-8
-"""With a larger cosine left, the float32 Gram matrix was not enough."""
+"""Largest remaining cosine for which the float32 Gram matrix is accurate enough."""
 
 
 class DirectionStatus(StrEnum):
-    """What became of the search for a direction."""
+    """The outcome of the search for a direction."""
 
     OK = "ok"
     ZERO_FORGET = "zero_forget"
-    """Nothing to forget: the forget vector is zero, or negligible beside the retained ones."""
+    """Nothing to forget: the forget vector is zero, or negligible relative to the retained rows."""
     IN_SPAN = "in_span"
-    """No admissible direction: each step that forgets would also move some retained client."""
+    """No admissible direction: every step that forgets also affects a retained client."""
     UNCONSTRAINED = "unconstrained"
-    """No retained row is non-zero, so the direction is plain descent."""
+    """All retained rows are zero, so the direction is plain descent."""
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A step for the model, with what is known about it."""
+    """A step for the model, with diagnostics."""
 
     vector: Tensor
-    """To be ADDED to the model; zero when there is no step to take."""
+    """The step, to be ADDED to the model; zero if there is no step."""
     status: DirectionStatus
     sine: float
-    """Of the angle between the forget vector and the span of the retained rows."""
+    """Sine of the angle between the forget vector and the span of the retained rows."""
     amplification: float
-    """The factor that was applied to the projected forget vector; 0 when there is no step."""
+    """The factor applied to the projected forget vector; 0 if there is no step."""
     rank: int
     """The dimension of the span of the retained rows."""
     max_cosine: float
     """The largest |cos| of ``vector``, as returned, with a row that was not dropped."""
     dropped: int
-    """How many rows are zero, or negligible beside the others."""
+    """Number of rows that are zero, or negligible relative to the others."""
 
 
 @torch.no_grad()
@@ -79,22 +79,22 @@ def orthogonal_direction(
     min_sine: float = 1e-3,
     max_amplification: float = math.inf,
 ) -> Direction:
-    """The steepest descent of ``forget`` among all steps orthogonal to each row of ``retain``.
+    """Return the steepest descent of ``forget`` among all steps orthogonal to each row of ``retain``.
 
     FedOSD (Pan et al., "Federated Unlearning with Gradient Descent and Conflict Mitigation", AAAI 2025),
-    Eq. 6: the projection of −g_u off the span of the g_i, with the norm of g_u. Gradients and
-    displacements ω − ω_i serve alike, because the result has the norm of ``forget``;
-    ``max_amplification`` bounds how far the projection may be stretched to reach that norm.
+    Eq. 6: −g_u is projected onto the orthogonal complement of the g_i and rescaled to the norm of g_u. Pass
+    either gradients or displacements ω − ω_i; the result has the norm of ``forget``. ``max_amplification``
+    bounds the rescaling factor.
 
-    Both tensors are float32 or float64; the vector has the type of ``forget``. Rows may be strided, or mapped
-    from a file; where they lie in memory changes no bit. They are read in blocks, two to four times if they
-    are float32 and more often where they all but coincide; 1000 rows of 11 million float32 columns need less
-    than 64 MB beside them, the vector included.
+    Both tensors are float32 or float64; the vector has the dtype of ``forget``. Rows may be strided or
+    memory-mapped; the memory layout does not change a single bit. Rows are read in blocks, two to four times
+    in float32 and more often if they nearly coincide. 1000 rows of 11 million float32 columns need less than
+    64 MB of extra memory, including the vector.
 
-    Degenerate cases are reported in ``status``: a zero ``forget`` (or one below 1e-12 of the median row) and
-    a sine below ``min_sine`` give the zero vector; without a non-zero row the direction is −g_u.
-    Duplicates and dependent rows only lower the rank. Rows below 1e-12 of the median norm are dropped and
-    counted. A NaN, an infinity, or a norm beyond float64 is refused with the number of the row.
+    ``status`` reports degenerate cases. A zero ``forget`` (or one below 1e-12 of the median row) and a sine
+    below ``min_sine`` give the zero vector. If all rows are zero, the direction is −g_u. Duplicate and
+    dependent rows only lower the rank. Rows below 1e-12 of the median norm are dropped and counted. A NaN, an
+    infinity or a norm beyond float64 raises an error that names the row.
 
     >>> step = orthogonal_direction(torch.tensor([3.0, 4.0]), torch.tensor([[2.0, 0.0]]))
     >>> step.vector.round(decimals=6), step.status.value, round(step.sine, 6)
@@ -131,7 +131,7 @@ def orthogonal_direction(
 
 @dataclass(frozen=True)
 class _Vectors:
-    """The rows of ``retain``, or those kept of them, and, last, ``forget``: never in one piece."""
+    """The rows of ``retain`` (or those kept), followed by ``forget``; never copied into one matrix."""
 
     retain: Tensor
     forget: Tensor
@@ -142,10 +142,10 @@ class _Vectors:
         return 0 if self.kept is None else len(self.retain) - len(self.kept)
 
     def gram(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The cosine of each pair (above the diagonal), and the norms, from products of ``dtype``.
+        """Return the cosine of each pair (above the diagonal) and the norms, from products in ``dtype``.
 
-        These are summed in float64; where clients are similar, they must be of float64 themselves, or would
-        drown whatever tells two clients apart (a difference of 1e-4 is 1e-8 in the Gram matrix).
+        Products are summed in float64. For similar clients the products must be float64 too; otherwise
+        rounding hides the difference between them (a difference of 1e-4 is 1e-8 in the Gram matrix).
         """
         size = len(self.retain) - self.dropped + 1
         products = self.forget.new_zeros(size, size, dtype=torch.float64)
@@ -163,7 +163,7 @@ class _Vectors:
         return products.div_(norms).div_(norms.unsqueeze(1)), norms
 
     def combine(self, coefficients: Tensor, out: Tensor) -> tuple[Tensor, float]:
-        """Writes their combination to ``out``; of that, as stored, the products with each and with itself."""
+        """Write the linear combination to ``out``; return its products with each vector and its square."""
         products = torch.zeros_like(coefficients)
         square = coefficients.new_zeros(())
         for part, block in blocks(self.retain, self.forget, self.kept):
@@ -175,12 +175,12 @@ class _Vectors:
 
 
 def _from_float32(vectors: _Vectors, min_sine: float, max_amplification: float) -> Direction | None:
-    """The direction with the Gram matrix in float32: several times faster, but not enough for all rows."""
+    """Use a float32 Gram matrix: several times faster; return None where it is not accurate enough."""
     if vectors.forget.dtype != torch.float32 or vectors.retain.dtype != torch.float32:
         return None
     cosines, norms = vectors.gram(torch.float32)
     least, largest = float(norms.min()), float(norms.max())
-    # No row may be negligible, and no square leave the range; a NaN fails as well.
+    # Every row must be significant and every square in range; a NaN fails this check too.
     if not (least > NEGLIGIBLE * max(1.0, largest) and largest < 1 / NEGLIGIBLE and len(norms) > 1):
         return None
     root = _inverse_root(cosines[:-1, :-1], DISTINCT)
@@ -198,16 +198,16 @@ def _project(
     min_sine: float,
     max_amplification: float,
 ) -> Direction:
-    """Eq. 6, from the ``cosines`` of forget with each row and (G Gᵀ)⁺ = root @ root.T.
+    """Compute Eq. 6 from the ``cosines`` of forget with each row and (G Gᵀ)⁺ = root @ root.T.
 
-    All is of rows scaled to length 1, which leaves their span as it is. The projection is a combination of
-    all vectors, and only its coefficients are kept and refined.
+    Rows are scaled to length 1, which does not change their span. The projection is a linear combination of
+    all vectors; only its coefficients are kept and refined.
     """
     combination = torch.cat([root @ (root.T @ cosines), -cosines.new_ones(1)])
     sine = math.sqrt(max(0.0, 1 - float((root.T @ cosines).square().sum())))
     vector, rank = torch.empty_like(vectors.forget), root.shape[1]
     worst = math.inf
-    # Deviation: the paper projects once; projecting the result again removes what rounding left in the span.
+    # Deviation: the paper projects once; repeated projection removes what rounding left in the span.
     for _ in range(PROJECTIONS):
         admitted = max(sine, min_sine)
         # Deviation: the μ below Eq. 6 has ‖g_u‖⁴ where ‖d‖ = ‖g_u‖ needs ‖g_u‖³; the norm is set here.
@@ -230,14 +230,14 @@ def _project(
 
 
 def _inverse_root(gram: Tensor, cut: float = 0.0) -> Tensor:
-    """A matrix R with R Rᵀ = gram⁺, with one column for each dimension of the span."""
+    """Return R with R Rᵀ = gram⁺ and one column for each dimension of the span."""
     eigenvalues: Tensor
     eigenvectors: Tensor
     eigenvalues, eigenvectors = torch.linalg.eigh(gram, UPLO="U")
-    # Deviation: the authors' code cuts at an absolute 1e-6, so that the norm of the gradients decides, and
-    # leaves what it cuts in place of setting it to zero.
+    # Deviation: the authors' code cuts at an absolute 1e-6, so the result depends on the gradients' norm, and
+    # it leaves the cut values in place instead of setting them to zero.
     first = int((eigenvalues <= max(cut, RANK_CUT * float(eigenvalues[-1]))).sum())
-    # In ascending order, what remains is one piece, and needs no copy.
+    # Eigenvalues ascend, so the remaining columns are contiguous and need no copy.
     return eigenvectors[:, first:].div_(eigenvalues[first:].sqrt())
 
 
@@ -253,7 +253,7 @@ def _require_matching(forget: Tensor, retain: Tensor) -> None:
 
 
 def _finite_norms(forget: Tensor, retain: Tensor) -> tuple[float, Tensor]:
-    """The norm of ``forget`` and of each row, once it is sure that they are finite."""
+    """Return the norms of ``forget`` and of each row; raise an error if one is not finite."""
     squares = torch.zeros(len(retain) + 1, dtype=torch.float64, device=forget.device)
     for _, block in blocks(retain, forget):
         squares += torch.linalg.vector_norm(block, dim=1).square()

@@ -1,4 +1,4 @@
-"""Lengths and angles of model-sized vectors, summed in float64 whatever their own type."""
+"""Lengths and angles of model-sized vectors, always summed in float64."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ._blocks import blocks
 
 @torch.no_grad()
 def distance(a: Tensor, b: Tensor) -> float:
-    """The Euclidean distance ‖a − b‖, for instance of a model ω from the model ω⁰ it was asked to leave.
+    """Return the Euclidean distance ‖a − b‖, for example between a model ω and ω⁰.
 
-    NaN if either vector holds one. Vectors of different length are refused.
+    The result is NaN if a vector contains NaN. Vectors of different length raise an error.
 
     >>> distance(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]))
     5.0
@@ -29,9 +29,10 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def cosine(a: Tensor, b: Tensor) -> float:
-    """The cosine of the angle between two vectors, within [-1, 1].
+    """Return the cosine of the angle between two vectors, within [-1, 1].
 
-    0 if either vector is zero; NaN if either holds one. Vectors of different length are refused.
+    The result is 0 if a vector is zero and NaN if a vector contains NaN. Vectors of different length raise an
+    error.
 
     >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([-2.0, 0.0]))
     -0.6
@@ -42,11 +43,11 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def conflicts(displacements: Tensor, update: Tensor, *, tolerance: float = 1e-4) -> int:
-    """How many clients the applied step ω^{t+1} − ω^t works against, to first order.
+    """Count the clients whose loss the applied step ω^{t+1} − ω^t raises, to first order.
 
-    A row g_i is a gradient or a displacement ω − ω_i of client i, so its loss rises iff g_i · update > 0
-    (Definition 1 of FedOSD, Pan et al., AAAI 2025, with update = −η g_u). A zero row and a zero update
-    never conflict; a row or an update that is not finite is refused, because it has no angle.
+    Row g_i is a gradient or a displacement ω − ω_i of client i; its loss rises if and only if
+    g_i · update > 0 (Definition 1 of FedOSD, Pan et al., AAAI 2025, with update = −η g_u). A zero row or a
+    zero update never conflicts. A row or an update that is not finite raises an error.
 
     Deviation: the authors' code compares an arccos with 90 degrees in float32, where even an exactly
     orthogonal step counts as a conflict; here the cosine must exceed ``tolerance``.
@@ -68,13 +69,13 @@ def conflicts(displacements: Tensor, update: Tensor, *, tolerance: float = 1e-4)
 
 
 def _cosines(matrix: Tensor, vector: Tensor) -> Tensor:
-    """The cosine of each row with the vector, 0 where one of them is zero."""
+    """Return the cosine of each row with the vector; 0 where either is zero."""
     products = torch.zeros(len(matrix) + 1, dtype=torch.float64, device=matrix.device)
     squares = torch.zeros_like(products)
     for _, block in blocks(matrix, vector):
         products += block @ block[-1]
         squares += torch.linalg.vector_norm(block, dim=1).square()
-    # The root of each square alone: the product of two squares could leave the range of float64.
+    # Take each root separately: the product of two squares could leave the range of float64.
     lengths = squares.sqrt() * squares[-1].sqrt()
     return torch.where(lengths == 0, lengths, products / lengths).clamp(-1, 1)[:-1]
 

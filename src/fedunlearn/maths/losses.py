@@ -1,4 +1,4 @@
-"""Losses whose descent forgets: bounded, and exact in float32 from certain to hopeless predictions."""
+"""Losses that forget when minimised: bounded, and accurate in float32 for all probabilities."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def unlearning_cross_entropy(
     reduction: str = "mean",
     constant: float = 2.0,
 ) -> Tensor:
-    """The loss −log(1 − p/constant) of the label's probability p; its descent drives p to zero.
+    """Return −log(1 − p/constant) for the label's probability p; minimising it drives p to zero.
 
     FedOSD (Pan et al., "Federated Unlearning with Gradient Descent and Conflict Mitigation", AAAI 2025),
     Eq. 3, with constant 2; constant 1 is its ablation M6, which is unbounded. The gradient is
     −p/(constant − p) times that of cross-entropy. Shapes are those of ``torch.nn.functional.cross_entropy``:
     logits (C,), (N, C) or (N, C, d₁, …) with class labels of the same shape without C.
 
-    Labels equal to ``ignore_index`` are left out, also of the mean; if none remains, the loss is 0 with a
-    zero gradient. A class weight multiplies the loss of its samples, and the mean is divided by the sum of
-    their weights, as torch does. Half precision is computed, and returned, in float32. Finite logits never
-    give a NaN. Labels out of range or not int64, a single class and a constant below 1 are refused.
+    Labels equal to ``ignore_index`` are excluded, also from the mean; if none remains, the loss and its
+    gradient are 0. A class weight multiplies the loss of its samples, and the mean is divided by the sum of
+    their weights, as in torch. Half-precision inputs are computed and returned in float32. Finite logits
+    never give NaN. Labels that are out of range or not int64, a single class, and a constant below 1 raise an
+    error.
 
     >>> logits = torch.tensor([[0.0, 0.0], [30.0, -30.0]], requires_grad=True)
     >>> loss = unlearning_cross_entropy(logits, torch.tensor([0, 1]))
@@ -66,15 +67,16 @@ def unlearning_cross_entropy(
 
 
 def unlearning_transform(nll: Tensor, *, constant: float = 2.0) -> Tensor:
-    """The unlearning form U(L) = −log(1 − e^−L/constant) of any negative log-likelihood L ≥ 0, elementwise.
+    """Return U(L) = −log(1 − e^−L/constant), elementwise, for any negative log-likelihood L ≥ 0.
 
-    Eq. 3 of FedOSD (Pan et al., AAAI 2025) for a task of one's own: p is e^−L, and the gradient
-    −1/(constant·e^L − 1) times that of L. Give one L a sample, and average after. For class labels
-    ``unlearning_cross_entropy`` is more exact, because L itself rounds to 0 where p nears 1.
+    This is Eq. 3 of FedOSD (Pan et al., AAAI 2025) for any task: p is e^−L, and the gradient is
+    −1/(constant·e^L − 1) times that of L. Pass one L per sample and average the result. For class labels
+    ``unlearning_cross_entropy`` is more accurate, because L itself rounds to 0 as p approaches 1.
 
-    L = 0 gives −log(1 − 1/constant) with the gradient −1/(constant − 1); with constant 1, where both are
-    infinite, the value of the smallest positive L and no gradient. An infinite L gives 0 and no gradient.
-    Half precision is computed, and returned, in float32. L below 0, beyond rounding, is refused.
+    L = 0 gives −log(1 − 1/constant) with gradient −1/(constant − 1). With constant 1 both are infinite; the
+    result is then the value at the smallest positive L, with zero gradient. An infinite L gives 0 with zero
+    gradient. Half-precision inputs are computed and returned in float32. A negative L, beyond rounding,
+    raises an error.
 
     >>> nll = torch.tensor([0.0, 1.0, 1000.0], requires_grad=True)
     >>> unlearning_transform(nll)
@@ -92,7 +94,7 @@ def unlearning_transform(nll: Tensor, *, constant: float = 2.0) -> Tensor:
 
 
 class _OfMargin(torch.autograd.Function):
-    """Eq. 3 as a function of the margin log p − log(1 − p), in which neither end of p is lost to rounding."""
+    """Eq. 3 as a function of the margin log p − log(1 − p), which keeps p accurate near 0 and near 1."""
 
     @staticmethod
     def forward(ctx: Any, margin: Tensor, constant: float) -> Tensor:
@@ -124,7 +126,7 @@ class _OfLikelihood(torch.autograd.Function):
 
 
 def _unlikelihood(p: Tensor, log_q: Tensor, constant: float) -> Tensor:
-    """−log(1 − p/constant) from p and log(1 − p), each used where it is the exact one."""
+    """Return −log(1 − p/constant), computed from p or from log(1 − p), whichever is accurate."""
     rest = torch.full_like(log_q, math.log(constant - 1) if constant > 1 else -math.inf)
     unlikely = -torch.log1p(-p / constant)
     likely = math.log(constant) - torch.logaddexp(rest, log_q)
@@ -132,9 +134,9 @@ def _unlikelihood(p: Tensor, log_q: Tensor, constant: float) -> Tensor:
 
 
 def _margin(samples: Tensor, labels: Tensor) -> Tensor:
-    """log p − log(1 − p) of each sample: the label's logit against all others together.
+    """Return log p − log(1 − p) of each sample: the label's logit minus the logsumexp of the others.
 
-    Summing the others, rather than taking p from 1, keeps 1 − p exact; and they alone define the gradient
+    Summing the others instead of subtracting p from 1 keeps 1 − p accurate. The gradient is
     e_y − softmax(others), which sums to zero.
     """
     column = labels.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""What a step may keep: the part that does not lead back."""
+"""Projections that remove the part of a step that leads back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ._blocks import blocks
 from ._quadratic import nonnegative
 
 NEGLIGIBLE = 1e-12
-"""An ``away`` this much shorter than the displacement is rounding and has no direction worth keeping."""
+"""Length of ``away``, relative to the displacement, below which it counts as rounding error."""
 
 VANISHING = 1e-6
-"""A projection this much shorter than the displacement is mostly rounding, and no step to stretch."""
+"""Relative length below which a projection is mostly rounding error and must not be rescaled."""
 
 SMALL = 1e-4
-"""A square that is this little of what it was before a subtraction has lost digits, and is summed anew."""
+"""Relative size below which a square has lost digits in a subtraction and is summed again."""
 
 
 @torch.no_grad()
@@ -28,20 +28,21 @@ def project_off(
     always: bool = False,
     rescale: bool = True,
 ) -> Tensor:
-    """A client's displacement ω − ω_i without its part along ``away`` = ω − ω⁰, where that leads back to ω⁰.
+    """Remove the part of a displacement ω − ω_i along ``away`` = ω − ω⁰ if it leads back to ω⁰.
 
     FedOSD (Pan et al., "Federated Unlearning with Gradient Descent and Conflict Mitigation", AAAI 2025),
-    Eq. 7, and the rescaling to the former norm of Algorithm 1, line 17. Displacements are subtracted, so
-    one with a positive product with ``away`` shortens the way back; any other is returned as it is, unless
-    ``always``, as in the released code. Subtracting a mean of results never brings the model nearer to ω⁰.
+    Eq. 7, and the rescaling to the original norm of Algorithm 1, line 17. Displacements are subtracted from
+    the model, so a positive product with ``away`` shortens the distance to ω⁰. Other displacements are
+    returned unchanged, unless ``always`` is set, as in the released code. Subtracting a mean of results never
+    brings the model closer to ω⁰.
 
     Successive requests have one row of ``away`` each, ω − ω⁰ of that request. The result is then the nearest
     vector that leads back to none of them (non-negative least squares; with ``always``, the part orthogonal
     to all rows), whatever their order, and rescaled likewise.
 
     A zero or negligible ``away`` (1e-12 of the displacement) changes nothing. A displacement parallel to
-    ``away`` (less than 1e-6 of it remains) gives the zero vector, which is not rescaled. The result is
-    a new tensor of the displacement's type. A NaN or an infinity is refused.
+    ``away`` (less than 1e-6 of it remains) gives the zero vector. The result is a new tensor of the
+    displacement's dtype. NaN and infinity raise an error.
 
     >>> project_off(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0]))
     tensor([5., 0.])
@@ -76,7 +77,7 @@ def project_off(
             rest = own.sub_(anchor, alpha=share)
             remaining += float(rest @ rest)
     norm, remainder = math.sqrt(square), math.sqrt(remaining)
-    # Deviation: the authors' code divides by the norm of whatever remains, however little that is.
+    # Deviation: the authors' code divides by the norm of the remainder, however small.
     if remainder <= VANISHING * norm:
         return torch.zeros_like(displacement)
     result = torch.empty_like(displacement)
@@ -117,10 +118,10 @@ def _project_off_all(displacement: Tensor, away: Tensor, always: bool, rescale: 
 
 @torch.no_grad()
 def project_between(displacement: Tensor, normals: Tensor) -> Tensor:
-    """The vector nearest to ``displacement`` that has no negative product with any row of ``normals``.
+    """Return the vector nearest to ``displacement`` with no negative product with any row of ``normals``.
 
-    The exact projection on an intersection of half-spaces, for a few rows; zero rows ask for nothing. The
-    result is a new tensor of the displacement's type. A NaN or an infinity is refused.
+    This is the exact projection on an intersection of half-spaces, for a few rows. Zero rows impose no
+    constraint. The result is a new tensor of the displacement's dtype. NaN and infinity raise an error.
 
     >>> project_between(torch.tensor([3.0, -4.0]), torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
     tensor([3., 0.])
