@@ -419,3 +419,9 @@ def test_every_claim_that_fails_is_spoken_of():
         failing = {one.claim.id for one in judge(load(path)) if one.verdict is Verdict.FAILS}
         assert failing
         assert {name for name in failing if f"`{name}`" not in told} == set()
+
+
+def test_the_citation_names_this_version():
+    cited = re.search(r'^version: "(.+)"$', (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited is not None
+    assert cited[1] == fedunlearn.__version__
