@@ -101,8 +101,8 @@ def reproduce(
 
 def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
-    from ..reproduction.side_by_side import counted, grid, meaning, setup
     from ..reproduction import beside, write_tables
+    from ..reproduction.side_by_side import counted, grid, meaning, setup
 
     cells = beside(wanted, found)
     for column in wanted.columns:

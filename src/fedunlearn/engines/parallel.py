@@ -27,10 +27,10 @@ from .workers import Task as Message
 class Parallel:
     """A federation in worker processes; leave it through ``with``, or ``close`` it.
 
-    Workers know what this process knew when they started: its model, its data, its registered losses,
-    step rules and works (a later one starts them anew). Torch's random numbers follow the job; those that a model draws elsewhere,
-    from numpy for instance, depend on who trains which client. A reply lies in memory that is used again when
-    nothing in this process refers to it.
+    Workers know what this process knew when they started: its model, its data, its registered losses, step
+    rules and works (they restart when another is registered). Torch's random numbers follow the job; those that
+    a model draws elsewhere, from numpy for instance, depend on who trains which client. A reply lies in memory
+    that is used again when nothing in this process refers to it.
     """
 
     def __init__(

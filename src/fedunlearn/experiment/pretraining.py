@@ -47,7 +47,11 @@ def pretrained(
             **({"history": sorted(set(plan.history))} if plan.history else {}),
             **({"clusters": plan.clusters} if plan.clusters > 1 else {}),
             **({"history format": 2} if plan.history or plan.clusters > 1 else {}),
-            **({"participation": asdict(share)} if (share := setting.participation) != Participation() else {}),
+            **(
+                {"participation": asdict(share)}
+                if (share := setting.participation) != Participation()
+                else {}
+            ),
         }
     )
     folder = cache_directory() / "pretraining" / identity[:20]

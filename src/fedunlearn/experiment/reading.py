@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from ..core import FedUnlearnError, requirements
 from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
-from ..core.registry import did_you_mean
 from ..core.registry import model as models
 from ..core.registry import partition as partitions
 from .problems import check_options, first_problem
