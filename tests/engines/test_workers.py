@@ -295,6 +295,7 @@ def test_a_worker_whose_parent_dies_during_the_fork_ends_and_holds_no_lock(tmp_p
 
 def test_ctrl_c_during_the_fork_does_not_reach_a_worker(capfd):
     def train():
+        sys.unraisablehook = sys.__unraisablehook__
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
         with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
