@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .driver import Above, Below, Conflicts, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
     from .methods import Schedule
+    from .server import Server
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
 
 __version__ = "0.2.0"
@@ -72,6 +73,7 @@ _MODULES = {
     "engines": ("Parallel", "Sequential", "simulate"),
     "methods": ("Schedule", "method"),
     "models": ("model",),
+    "server": ("Server",),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -104,6 +106,7 @@ __all__ = [
     "Round",
     "Schedule",
     "Sequential",
+    "Server",
     "Stage",
     "State",
     "Status",

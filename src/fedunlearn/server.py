@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
@@ -220,7 +221,7 @@ class Server:
             "torch": torch.__version__,
         }
         with record.locked(place / "lock"), self._federation(request.clients) as federation:
-            record.claim(place, config, empty=not (place / "checkpoints").exists())
+            _claim(place, config)
             outcome = record.run_in(
                 place,
                 identity,
@@ -248,6 +249,16 @@ class Server:
             torch.default_generator.manual_seed(derive("model", self._seed, purpose))
             module = self._build() if self._build is not None else _reset(self._module)
         return State(vectors.flatten(module), buffers=vectors.buffers(module))
+
+
+def _claim(folder: Path, config: Mapping[str, Any]) -> None:
+    """Takes a folder in which nothing was computed yet, or makes sure that it holds the same run."""
+    if not (folder / "checkpoints").exists():
+        record.write_json(folder / "experiment.json", config)
+    elif record.read_json(folder / "experiment.json") != json.loads(json.dumps(config)):
+        raise FedUnlearnError(
+            f"{folder} holds a run with other settings: choose another folder, or the settings it was begun with"
+        )
 
 
 def _reset(model: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,22 @@ def test_worker_processes_are_the_default_and_one_worker_is_this_process():
     assert engine(workers=1) is Sequential
     if simulation.cores() > 1:
         assert engine() is Parallel
+
+
+@pytest.mark.parametrize("asked", [400, 100_000])
+def test_there_are_no_more_workers_than_clients(asked):
+    def children() -> int:
+        return len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+    before = children()
+    with simulate(network("mlp"), holdings("mlp"), workers=asked) as federation:
+        assert len(federation.clients) == 5
+        assert children() - before == 5
+
+
+def test_one_client_trains_in_this_process():
+    with simulate(network("mlp"), holdings("mlp", 1), workers=3) as federation:
+        assert type(federation) is Sequential
 
 
 def test_one_core_is_explained_in_a_line():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -75,6 +77,67 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path, monkeypatch)
         write(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_temporary_files_have_names_that_nobody_can_predict(tmp_path, monkeypatch):
+    seen = []
+
+    def look(descriptor: int) -> None:
+        seen.extend(path.name for path in tmp_path.iterdir())
+
+    monkeypatch.setattr(os, "fsync", look)
+    for _ in range(2):
+        write(tmp_path / "x.txt", b"content")
+    names = [name for name in seen if name.endswith(".partial")]
+    assert len(set(names)) == 2
+    assert all(re.fullmatch(r"\.x\.txt\.[0-9a-f]{16}\.partial", name) for name in names)
+
+
+def test_a_temporary_file_is_never_written_through_a_link(tmp_path, monkeypatch):
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f".x.txt.{'0' * 16}.partial").symlink_to(tmp_path / "victim")
+    with pytest.raises(FedUnlearnError, match="File exists"):
+        write(tmp_path / "x.txt", b"content")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_report_is_written_though_a_run_cleans_the_folder_meanwhile(tmp_path, monkeypatch):
+    synchronise, cleanings = os.fsync, []
+
+    def clean_once(descriptor: int) -> None:
+        if not cleanings:
+            cleanings.append(descriptor)
+            with locked(tmp_path / "lock"):
+                pass
+        synchronise(descriptor)
+
+    monkeypatch.setattr(os, "fsync", clean_once)
+    write(tmp_path / "report.html", b"report")
+    assert (tmp_path / "report.html").read_bytes() == b"report"
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "report.html"}
+
+
+def test_a_child_does_not_inherit_a_lock(tmp_path):
+    heard, said = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        with locked(tmp_path / "lock"):
+            if os.fork() == 0:
+                os.write(said, str(os.getpid()).encode())
+                time.sleep(60)
+                os._exit(0)
+            time.sleep(60)
+    child = int(os.read(heard, 100))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    try:
+        with locked(tmp_path / "lock"):
+            os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(heard)
+        os.close(said)
 
 
 def test_a_lock_keeps_others_out_and_goes_with_its_process(tmp_path):

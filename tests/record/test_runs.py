@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from closed_form import Quadratics, request
 
 from fedunlearn import FedUnlearnError, Schedule, State, Status, method, unlearn
 from fedunlearn.core import Event, Progress
-from fedunlearn.record import Recorder, public, read_metrics, read_outcome
+from fedunlearn.record import Recorder, locked, public, read_json, read_metrics, read_outcome, write_state
 
 PHASES = method["fedosd"](Schedule(5, 0.05, 4, 0.05))
 
@@ -25,13 +26,36 @@ def test_a_recorder_writes_every_round_and_knows_the_last(tmp_path):
 
 def test_what_a_kill_left_half_written_is_removed(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    left = [tmp_path / "checkpoints/.00000001.safetensors.7.tmp", tmp_path / ".omega0.safetensors.7.tmp"]
-    for path in (*left, tmp_path / ".report.html.7.tmp"):
-        path.write_bytes(b"half")
-    with Recorder(tmp_path, "a"):
-        pass
-    assert not any(path.exists() for path in left)
-    assert (tmp_path / ".report.html.7.tmp").exists()  # somebody may be writing it now
+    names = ("checkpoints/.00000001.safetensors", ".omega0.safetensors", ".outcome.json", ".report.html")
+    for name in names:
+        (tmp_path / f"{name}.0123456789abcdef.partial").write_bytes(b"half")
+    (tmp_path / ".mine.partial").write_bytes(b"not ours")
+    with locked(tmp_path / "lock"), Recorder(tmp_path, "a"):
+        left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"lock", "metrics.jsonl", ".mine.partial"}
+
+
+def test_a_folder_that_somebody_works_in_keeps_its_temporary_files(tmp_path):
+    partial = tmp_path / ".omega0.safetensors.0123456789abcdef.partial"
+    with locked(tmp_path / "lock"):
+        partial.write_bytes(b"half")
+        with pytest.raises(FedUnlearnError, match="another process"), locked(tmp_path / "lock"):
+            pass
+        assert partial.exists()
+
+
+def test_only_their_owner_can_read_models_and_run_folders(tmp_path):
+    folder, before = tmp_path / "runs/run", os.umask(0)
+    try:
+        with locked(folder / "lock"), Recorder(folder, "me", seconds=0) as recorder:
+            unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
+            write_state(folder / "omega0.safetensors", State(torch.zeros(3)))
+    finally:
+        os.umask(before)
+    models = [*folder.rglob("*.safetensors")]
+    assert len(models) == 3
+    assert {path.stat().st_mode & 0o777 for path in models} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder / "checkpoints")} == {0o700}
 
 
 def test_rounds_after_the_last_checkpoint_are_cut_from_the_metrics(tmp_path):
@@ -85,6 +109,18 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
         Recorder(tmp_path, "me")
 
 
+@pytest.mark.parametrize(
+    "name", ["0000001x.safetensors", "1.safetensors", "00000009.txt", "²0000001.safetensors"]
+)
+def test_foreign_files_among_the_checkpoints_are_ignored(name, tmp_path):
+    with Recorder(tmp_path, "me", seconds=0) as recorder:
+        unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
+    (tmp_path / "checkpoints" / name).write_bytes(b"foreign")
+    with Recorder(tmp_path, "me", seconds=0) as recorder:
+        recorder(Event(recorder.progress, PHASES, {"round": 10}))
+    assert (tmp_path / "checkpoints" / name).read_bytes() == b"foreign"
+
+
 def test_metrics_shorter_than_the_checkpoint_says_are_refused(tmp_path):
     with Recorder(tmp_path, "me", seconds=0) as recorder:
         unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
@@ -102,6 +138,23 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 def test_a_folder_without_metrics_is_no_run(tmp_path):
     with pytest.raises(FedUnlearnError, match="not a run folder"):
+        read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"half a li'])
+def test_metrics_without_a_finished_round_are_one_sentence(content, tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl holds no finished round yet: go on with"):
+        read_metrics(tmp_path)
+
+
+def test_json_nested_too_deeply_is_one_sentence(tmp_path):
+    deep = "[" * 100_000 + "]" * 100_000
+    (tmp_path / "outcome.json").write_text(deep)
+    (tmp_path / "metrics.jsonl").write_text(deep + "\n")
+    with pytest.raises(FedUnlearnError, match=r"outcome\.json is not JSON"):
+        read_json(tmp_path / "outcome.json")
+    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl, line 1 is not JSON"):
         read_metrics(tmp_path)
 
 

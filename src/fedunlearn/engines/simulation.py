@@ -43,28 +43,27 @@ def simulate(
     device: str = "cpu",
     precision: Precision = "fp32",
 ) -> AbstractContextManager[Federation]:
-    """A federation on this machine: worker processes on the processor, or one loop on an accelerator.
+    """A federation on this machine: worker processes on the CPU, or one loop on an accelerator.
 
-    The result does not depend on ``workers`` (by default one for each core). With one, clients train in this
-    process; where processes cannot be had, they do so too, and a warning says why.
+    ``workers`` (by default one for each core, at most one for each client) does not affect the result.
+    With one worker clients train in this process; also where processes do not start, and a warning says why.
     """
     require(device, precision)
-    count = cores() if workers is None else workers
-    if count < 1:
-        raise FedUnlearnError(f"{count} workers cannot work: use 1 or more")
+    wanted = cores() if workers is None else workers
+    if wanted < 1:
+        raise FedUnlearnError(f"{wanted} workers cannot work: use 1 or more")
+    count = min(wanted, len(data))
     if device == "cpu" and count > 1:
         obstacle = _obstacle()
         if obstacle is None:
             engine = Parallel(model, data, workers=count, task=task, precision=precision)
             try:
                 engine.start()
-            except (FedUnlearnError, OSError, RuntimeError) as error:
-                engine.close()
-                obstacle = f"worker processes do not work here ({_last_line(error)})"
-            else:
                 return engine
+            except (FedUnlearnError, OSError, RuntimeError) as error:
+                obstacle = f"worker processes do not work here ({_last_line(error)})"
         warnings.warn(f"clients train one after the other, because {obstacle}", stacklevel=2)
-    elif device == "cpu" and workers is None:
+    elif device == "cpu" and workers is None and wanted == 1:
         warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
     return nullcontext(Sequential(model, data, task=task, device=device, precision=precision))
 

@@ -1,22 +1,26 @@
-"""Processes, forked from this one, that share out the tasks of a round among them."""
+"""Worker processes, forked from this one, that share the tasks of a round.
+
+Linux only. Other systems can import this module but not start a worker.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import multiprocessing
 import os
-import select
 import signal
+import socket
+import struct
 import threading
+import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors.torch import load, save
@@ -24,28 +28,37 @@ from torch import Tensor
 
 from ..core import FedUnlearnError
 
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
 ATTEMPTS = 3
-"""How often tasks are tried whose workers die."""
+"""How often a round is tried when its workers die or do not answer."""
+
+MINIMUM_DEADLINE = 600.0
+"""Seconds that every round may take."""
+
+DEADLINE_FACTOR = 10.0
+"""A round may take this many times as long as the slowest one so far."""
 
 Task = Mapping[str, Any]
-Answer = Mapping[str, Any]
-"""Both travel as JSON; what is larger lies in shared memory.
+Result = Mapping[str, Any]
+"""Tasks and results travel as JSON; larger values lie in shared memory.
 
-Tensors whose size only the worker knows may stand under ``arrays`` of an answer; they follow as safetensors.
+Tensors whose size only the worker knows go under ``arrays`` of a result; they follow as safetensors.
 """
 
-Work = Callable[[Task], Answer]
+Work = Callable[[Task], Result]
 
 
 class Worker(NamedTuple):
-    """A child, and this end of the line to it."""
+    """A child process, and this process's end of the connection to it."""
 
     process: ForkProcess
-    line: Connection
+    connection: Connection
 
 
-class Crew:
-    """Single-threaded workers; they start when first needed, and know what this process knew then."""
+class WorkerPool:
+    """Single-threaded workers; they start when first needed and know what this process knew then."""
 
     def __init__(self, size: int, work: Work) -> None:
         self._size = size
@@ -53,65 +66,103 @@ class Crew:
         self._queue = Queue()
         self._workers: list[Worker] = []
         self._owner = os.getpid()
+        self._starter = threading.current_thread()
+        self._slowest = 0.0
         weakref.finalize(self, _end, self._workers, self._owner)
 
-    def do(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Answer]:
-        """The answer to each task. The largest go first, and whoever is free takes the next.
+    def run(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Result]:
+        """Returns the result of each task. Workers take the largest tasks first, each the next when free.
 
-        A task must be repeatable: when a worker dies, all are done again.
+        Tasks must be repeatable: those of a worker that dies or misses the deadline run again.
         """
         if os.getpid() != self._owner:
             raise FedUnlearnError("the workers belong to the process that made this engine: make one here")
-        order = sorted(range(len(tasks)), key=lambda number: -sizes[number])
-        for attempt in range(1, ATTEMPTS + 1):
-            while len(self._workers) < min(self._size, len(tasks)):
-                self._workers.append(_start(self._work, self._queue))
-            try:
-                return self._try(tasks, order)
-            except (EOFError, OSError):
-                fate = self._fate()
-                self.close()
-            except BaseException:
-                self.close()
-                raise
-            if attempt < ATTEMPTS:
-                warnings.warn(f"{fate}; its round is done again", stacklevel=2)
+        deadline = max(MINIMUM_DEADLINE, DEADLINE_FACTOR * self._slowest)
+        results: dict[int, Result] = {}
+        try:
+            for attempt in range(1, ATTEMPTS + 1):
+                missing = (number for number in range(len(tasks)) if number not in results)
+                order = sorted(missing, key=lambda number: -sizes[number])
+                self._start(min(self._size, len(order)))
+                began = time.monotonic()
+                problem = self._round(tasks, order, deadline, results)
+                if problem is None:
+                    self._slowest = max(self._slowest, time.monotonic() - began)
+                    return [results[number] for number in range(len(tasks))]
+                if time.monotonic() - began >= deadline:
+                    deadline *= DEADLINE_FACTOR  # The round may be slow rather than stuck.
+                if attempt < ATTEMPTS:
+                    warnings.warn(f"{problem}; its tasks run again in another process", stacklevel=2)
+        except BaseException:
+            self.close()
+            raise
+        self.close()
         raise FedUnlearnError(
-            f"worker processes ended {ATTEMPTS} times in one round ({fate}): "
+            f"worker processes failed {ATTEMPTS} times in one round ({problem}): "
             "use fewer workers if memory is short, or a single one to see the cause"
         )
 
     def close(self) -> None:
-        """Ends the workers; they hold nothing that could be lost, and others start when needed."""
+        """Ends the workers; they hold nothing that could be lost, and new ones start when needed."""
         _end(self._workers, self._owner)
 
-    def _try(self, tasks: Sequence[Task], order: Sequence[int]) -> list[Answer]:
+    def _start(self, count: int) -> None:
+        if not self._starter.is_alive():
+            self.close()  # The kernel has ended them with the thread that started them.
+        if not self._workers:
+            self._starter = threading.current_thread()
+        while len(self._workers) < count:
+            try:
+                self._workers.append(_start(self._work, self._queue, self._workers))
+            except OSError as error:
+                raise FedUnlearnError(
+                    f"worker process {len(self._workers) + 1} of {count} could not be started "
+                    f"({error.strerror or error}): use fewer workers"
+                ) from error
+
+    def _round(
+        self, tasks: Sequence[Task], order: Sequence[int], deadline: float, results: dict[int, Result]
+    ) -> str | None:
+        """Adds the results of one attempt; removes workers that fail and returns what happened to one."""
         self._queue.fill(order)
         plan = json.dumps(tasks).encode()
-        waiting = [worker.line for worker in self._workers]
-        for line in waiting:
-            line.send_bytes(plan)
-        answers: dict[int, Answer] = {}
-        failures: dict[int, Answer] = {}
+        end = time.monotonic() + deadline
+        problem = None
+        failures: dict[int, Result] = {}
+        waiting: dict[Connection, Worker] = {}
+        for worker in tuple(self._workers):
+            try:
+                worker.connection.send_bytes(plan)
+                waiting[worker.connection] = worker
+            except OSError as error:
+                problem = self._remove(worker, error)
         while waiting:
-            wait(waiting)
-            for line in [line for line in waiting if line.poll()]:
-                waiting.remove(line)
-                said, arrays = json.loads(line.recv_bytes()), load(line.recv_bytes())
-                for place, (number, names, answer) in enumerate(said):
-                    sent = {name: arrays[f"{place} {name}"] for name in names}
-                    (failures if "failure" in answer else answers)[number] = {**answer, "arrays": sent}
+            ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+            for connection in [connection for connection in waiting if connection in ready or not ready]:
+                worker = waiting.pop(connection)
+                try:
+                    if not ready:
+                        raise TimeoutError
+                    for number, result in _receive(connection):
+                        (failures if "failure" in result else results)[number] = result
+                except (EOFError, OSError) as error:
+                    problem = self._remove(worker, error)
         if failures:
             first = failures[min(failures)]
-            raise (FedUnlearnError if first["ours"] else RuntimeError)(first["failure"])
-        return [answers[number] for number in range(len(tasks))]
+            raise (FedUnlearnError if first["expected"] else RuntimeError)(first["failure"])
+        return problem
 
-    def _fate(self) -> str:
-        for process, _ in self._workers:
+    def _remove(self, worker: Worker, error: EOFError | OSError) -> str:
+        """Ends a worker that failed, and says how it failed."""
+        self._workers.remove(worker)
+        process = worker.process
+        late = isinstance(error, TimeoutError | BlockingIOError)
+        if not late:
             process.join(0.2)
-            if process.exitcode is not None:
-                return f"worker process {process.pid} {ending(process.exitcode)}"
-        return "a worker process hung up"
+        code = process.exitcode
+        _end([worker], self._owner)
+        fate = "did not answer in time" if late else "hung up" if code is None else ending(code)
+        return f"worker process {process.pid} {fate}"
 
 
 def ending(code: int) -> str:
@@ -136,21 +187,49 @@ class Queue:
 
     def take(self) -> int | None:
         """The next number, or None when all are taken."""
-        # Reading moves the position only after the copy; the lock of a process that dies is given back.
+        import fcntl  # Windows has none.
+
+        # Reading moves the position only after the copy; the kernel releases the lock of a process that dies.
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         number = os.read(self._file, 4)
         fcntl.lockf(self._file, fcntl.LOCK_UN)
         return int.from_bytes(number) if number else None
 
 
-def _start(work: Work, queue: Queue) -> Worker:
+def _start(work: Work, queue: Queue, siblings: Sequence[Worker]) -> Worker:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(
-        target=_serve, args=(work, queue, theirs, os.getpid()), daemon=True
-    )
-    process.start()
-    theirs.close()
+    parents_ends = [ours, *(worker.connection for worker in siblings)]
+    try:
+        _limit_stalls(ours, MINIMUM_DEADLINE)
+        process = multiprocessing.get_context("fork").Process(
+            target=_serve, args=(work, queue, theirs, parents_ends, os.getpid()), daemon=True
+        )
+        with _signals_held():
+            process.start()
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
     return Worker(process, ours)
+
+
+def _limit_stalls(connection: Connection, seconds: float) -> None:
+    """Makes sending and receiving fail when the other end stands still in the middle of a message."""
+    interval = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Delays Ctrl-C and SIGTERM during a fork: a child must not run the handlers of its parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(workers: list[Worker], owner: int) -> None:
@@ -160,30 +239,59 @@ def _end(workers: list[Worker], owner: int) -> None:
         process.kill()
     while workers:
         workers[-1].process.join()
-        workers.pop().line.close()
+        workers.pop().connection.close()
 
 
-def _serve(work: Work, queue: Queue, line: Connection, parent: int) -> None:
+def _receive(connection: Connection) -> list[tuple[int, Result]]:
+    """The results of one worker by the number of their task."""
+    return [
+        (number, {**result, "arrays": load(connection.recv_bytes()) if has_arrays else {}})
+        for number, has_arrays, result in json.loads(connection.recv_bytes())
+    ]
+
+
+def _serve(
+    work: Work, queue: Queue, connection: Connection, parents_ends: Sequence[Connection], parent: int
+) -> None:
     """The life of a worker."""
+    _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    for end in parents_ends:
+        end.close()
     warnings.showwarning = lambda message, *_: _note(message)
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     _keep_freed_memory()
-    while True:
-        tasks = json.loads(line.recv_bytes())
-        said: list[tuple[int, list[str], Answer]] = []
-        sent: dict[str, Tensor] = {}
-        while (number := queue.take()) is not None:
-            answer = dict(_attempt(work, tasks[number]))
-            arrays: Mapping[str, Tensor] = answer.pop("arrays", {})
-            # The format has no views: each array gets memory of its own.
-            own = {name: array.clone(memory_format=torch.contiguous_format) for name, array in arrays.items()}
-            sent |= {f"{len(said)} {name}": array for name, array in own.items()}
-            said.append((number, list(arrays), answer))
-        line.send_bytes(json.dumps(said).encode())
-        line.send_bytes(save(sent))
+    with suppress(EOFError, OSError):  # The parent has closed its end.
+        while True:
+            tasks = json.loads(connection.recv_bytes())
+            results: list[tuple[int, bool, Result]] = []
+            arrays: list[bytes] = []
+            while (number := queue.take()) is not None:
+                result, tensors = _attempt(work, tasks[number])
+                results.append((number, bool(tensors), result))
+                arrays += [tensors] if tensors else []
+            connection.send_bytes(json.dumps(results).encode())
+            for tensors in arrays:
+                connection.send_bytes(tensors)
+
+
+def _attempt(work: Work, task: Task) -> tuple[Result, bytes]:
+    """The result of a task and its arrays as safetensors, or what went wrong."""
+    try:
+        result = dict(work(task))
+        arrays: Mapping[str, Tensor] = result.pop("arrays", {})
+        # The format has no views: each array gets memory of its own.
+        own = {name: array.clone(memory_format=torch.contiguous_format) for name, array in arrays.items()}
+        return result, save(own) if own else b""
+    except FedUnlearnError as error:
+        return {"failure": str(error), "expected": True}, b""
+    except Exception as error:
+        if isinstance(error, MemoryError) or "you tried to allocate" in str(error):
+            advice = "use fewer workers, smaller batches or a smaller model"
+            return {"failure": f"a worker process ran out of memory: {advice}", "expected": True}, b""
+        return {"failure": f"in a worker process:\n{traceback.format_exc()}", "expected": False}, b""
 
 
 def _note(message: Warning | str) -> None:
@@ -191,21 +299,12 @@ def _note(message: Warning | str) -> None:
     os.write(2, f"note: {message}\n".encode())
 
 
-def _attempt(work: Work, task: Task) -> Answer:
-    try:
-        return work(task)
-    except FedUnlearnError as error:
-        return {"failure": str(error), "ours": True}
-    except Exception:
-        return {"failure": f"in a worker process:\n{traceback.format_exc()}", "ours": False}
-
-
 def _die_with(parent: int) -> None:
-    # Not through a pipe: whatever else the parent forks would hold it open.
-    end = os.pidfd_open(parent)
-    if os.getppid() == parent:
-        select.select([end], [], [])
-    os._exit(1)
+    """Lets the kernel end this process with its parent, or ends it now if the parent is gone already."""
+    set_parent_death_signal = 1
+    refused = ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if refused or os.getppid() != parent:
+        os._exit(1)
 
 
 def _keep_freed_memory() -> None:

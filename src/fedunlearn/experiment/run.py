@@ -7,22 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import FedUnlearnError, History, Listener, Outcome, Status, requirements, vectors
+from ..core import FedUnlearnError, History, Listener, Outcome, requirements
 from ..core.seeds import derive
-from ..driver import Below, Conflicts, unlearn
+from ..driver import Below, Conflicts
 from ..engines import require
 from ..record import (
-    Recorder,
     environment,
-    fingerprint,
+    finished,
     locked,
     model_hash,
     read_json,
-    read_outcome,
     read_state,
+    run_in,
     write_json,
     write_state,
-    write_tensors,
 )
 from .pretraining import pretrained
 from .reading import check
@@ -43,57 +41,37 @@ def perform(
     ``workers`` (one for each core, unless given) decides about time, not about the result.
     """
     require(experiment.device, experiment.precision)
-    config, made_with = experiment.model_dump(mode="json"), environment()
+    config = experiment.model_dump(mode="json")
     setting = prepare(experiment)
     module, phases = setting.build(0), experiment.phases()
     with locked(folder / "lock"):
         _claim(folder, config)
         if not (folder / "omega0.safetensors").exists():
-            write_json(folder / "environment.json", made_with)
+            write_json(folder / "environment.json", environment())
             omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
             history = History.from_tensors(omega0.memory).only(requirements.recorded(phases))
             write_state(folder / "omega0.safetensors", replace(omega0, memory=history.tensors()))
         omega0, _ = read_state(folder / "omega0.safetensors")
         clients = setting.population.unlearning
         request = setting.request(omega0, clients, setting.population.targets)
-        identity = fingerprint(
-            {
-                "config": config,
-                "omega0": model_hash(omega0),
-                **arithmetic(experiment),
-            }
-        )
-        with (
-            Recorder(folder, identity, seconds=checkpoint_seconds) as recorder,
-            setting.federation(clients, workers) as federation,
-        ):
-            if recorder.progress is None:
-                write_json(folder / "environment.json", made_with)
-            outcome = unlearn(
+        identity = {"config": config, "omega0": model_hash(omega0), **arithmetic(experiment)}
+        with setting.federation(clients, workers) as federation:
+            return run_in(
+                folder,
+                identity,
+                module,
                 phases,
                 request,
                 federation,
+                listeners=listeners,
+                checkpoint_seconds=checkpoint_seconds,
                 training=setting.training,
                 seed=derive("unlearning", experiment.seed),
                 evaluate_every=experiment.evaluate_every,
                 participation=setting.participation,
                 stop=_stop_rules(experiment),
                 probes=[Conflicts(ask=experiment.count_conflicts)],
-                listeners=(recorder, *listeners),
-                resume=recorder.progress,
             )
-        vectors.load(module, outcome.state)
-        write_tensors(folder / "model.safetensors", module.state_dict())
-        write_json(
-            folder / "outcome.json",
-            {
-                "status": outcome.status,
-                "reason": outcome.reason,
-                "model_sha256": model_hash(outcome.state),
-                "unheard": list(outcome.unheard),
-            },
-        )
-    return outcome
 
 
 def _stop_rules(experiment: Experiment) -> list[Below]:
@@ -106,11 +84,6 @@ def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | N
     return perform(
         check(read_json(folder / "experiment.json"), str(folder)), folder, listeners, workers=workers
     )
-
-
-def finished(folder: Path) -> bool:
-    """Whether the run in a folder has ended, and not in failure."""
-    return (folder / "outcome.json").exists() and not Status(read_outcome(folder)["status"]).failed
 
 
 def _claim(folder: Path, config: Mapping[str, Any]) -> None:

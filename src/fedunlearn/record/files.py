@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import secrets
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -32,26 +33,49 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write(path: Path, content: bytes) -> None:
-    """Replaces a file in one step that survives a crash: temporary file, fsync, rename, fsync of folder."""
+def make_folder(path: Path) -> None:
+    """Makes a folder for its owner only, unless it exists."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replaces a file in one step that survives a crash: temporary file, fsync, rename, fsync of folder.
+
+    A private file can be read by its owner only.
+    """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "xb", opener=_open_private if private else None) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            try:
+                temporary.replace(path)
+            except FileNotFoundError:
+                # A run that has just locked the folder took the temporary file for a leftover.
+                write(path, content, private=private)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders.
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
+
+
+def remove_partial(folder: Path) -> None:
+    """Removes what killed processes left half written; only for the holder of the folder's lock."""
+    for partial in folder.glob(f".*.{'[0-9a-f]' * 16}.partial"):
+        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -60,14 +84,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
-    """Writes safetensors with a checksum of tensors and metadata."""
+    """Writes safetensors that only their owner can read, with a checksum of tensors and metadata."""
     contiguous: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stored = {other.untyped_storage().data_ptr() for other in contiguous.values()}
         alone = tensor.detach().contiguous()
         # The format has no views: two tensors of one memory are written one by one.
         contiguous[name] = alone.clone() if alone.untyped_storage().data_ptr() in stored else alone
-    write(path, save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)}))
+    write(path, save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)}), private=True)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -103,18 +127,22 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Holds a folder for this process; the lock goes with the process, however it ends."""
+    """Holds the lock of a folder; the lock goes with this process, however that ends."""
+    lock = FileLock(path)
     with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    with file:
+        make_folder(path.parent)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            lock.acquire(timeout=0)
+        except Timeout as error:
             if not wait:
                 raise FedUnlearnError(
                     f"another process is working in {path.parent}: wait for it, or choose another folder"
                 ) from error
             warnings.warn(f"waiting for another process that works in {path.parent}", stacklevel=3)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock.acquire()
+    try:
+        with explained(path):
+            remove_partial(path.parent)
         yield
+    finally:
+        lock.release()

@@ -8,26 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Federation, FedUnlearnError, Listener, Outcome, Phase, Request, Status, vectors
+from ..core import Federation, Listener, Outcome, Phase, Request, Status, vectors
 from ..driver import unlearn
 from .files import write_json, write_tensors
-from .runs import Recorder, environment, fingerprint, model_hash, read_json, read_outcome
+from .runs import Recorder, environment, fingerprint, model_hash, read_outcome
 
 
 def finished(folder: Path) -> bool:
     """Whether the run in a folder has ended, and not in failure."""
     return (folder / "outcome.json").exists() and not Status(read_outcome(folder)["status"]).failed
-
-
-def claim(folder: Path, config: Mapping[str, Any], *, empty: bool) -> None:
-    """Takes a new folder for a configuration, or makes sure that an old one holds the same.
-
-    A folder that is ``empty``, because nothing was computed in it yet, may be taken again.
-    """
-    if empty and not finished(folder):
-        write_json(folder / "experiment.json", config)
-    elif read_json(folder / "experiment.json") != config:
-        raise FedUnlearnError(f"{folder} holds a run with another configuration: choose another folder")
 
 
 def run_in(

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from ..core import Event, FedUnlearnError, Metrics, Progress, State, Status
-from .files import digest, explained, read_tensors, write_tensors
+from .files import digest, explained, make_folder, read_tensors, remove_partial, write_tensors
 
-FORMAT = "fedunlearn checkpoint 1"
+FORMAT = "fedunlearn checkpoint 2"
 KEPT = 2
 AMENDS = "restore it, or remove its folder and run it anew"
 
@@ -61,7 +61,7 @@ def read_json(path: Path) -> Any:
             f"{path.parent} holds no {path.name}, so it is not a run folder, or a damaged one: name another, "
             "or remove it and run it anew"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FedUnlearnError(f"{path} is not JSON ({error}): {AMENDS}") from None
 
 
@@ -97,10 +97,15 @@ def read_metrics(folder: Path) -> list[Metrics]:
         if line.endswith(b"\n"):
             try:
                 rows.append(json.loads(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise FedUnlearnError(
                     f"{path}, line {number} is not JSON ({error}): restore it, or run anew in another folder"
                 ) from None
+    if not rows:
+        raise FedUnlearnError(
+            f"{path} holds no finished round yet: go on with `fedunlearn resume {folder}`, "
+            "or name another folder"
+        )
     return rows
 
 
@@ -157,10 +162,9 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         with explained(self._metrics):
-            self._metrics.parent.mkdir(parents=True, exist_ok=True)
             for folder in (self._metrics.parent, self._checkpoints):
-                for half_written in folder.glob(".*.safetensors.*.tmp"):
-                    half_written.unlink()
+                make_folder(folder)
+                remove_partial(folder)
             self._file = self._metrics.open("ab", buffering=0)
             self._file.truncate(self._length)
         return self
@@ -190,7 +194,7 @@ class Recorder:
         with explained(self._metrics):
             os.fsync(self._file.fileno())
         progress, length = self._unsaved
-        number = max((_number(path) for path in self._files()), default=0) + 1
+        number = max((int(path.stem) for path in self._files()), default=0) + 1
         write_state(
             self._checkpoints / f"{number:08d}.safetensors",
             progress.state,
@@ -199,6 +203,8 @@ class Recorder:
             phase=str(progress.phase),
             elapsed_rounds=str(progress.elapsed_rounds),
             metrics_bytes=str(length),
+            heard=json.dumps(sorted(progress.heard)),
+            finished=json.dumps(sorted(progress.finished)),
         )
         for path in self._files()[:-KEPT]:
             path.unlink()
@@ -207,7 +213,7 @@ class Recorder:
         self._pause = max(self._seconds, 20 * (self._saved_at - began)) if self._seconds else 0.0
 
     def _files(self) -> list[Path]:
-        return sorted(self._checkpoints.glob("[0-9]*.safetensors"), key=_number)
+        return sorted(self._checkpoints.glob(f"{'[0-9]' * 8}.safetensors"))
 
     def _last_good(self) -> tuple[Progress | None, int]:
         """The newest checkpoint that is whole; the one before it where a disk has damaged the newest."""
@@ -231,7 +237,14 @@ class Recorder:
                 )
             if problem is not None:
                 warnings.warn(f"{problem}; the run goes on from the checkpoint before it", stacklevel=3)
-            return Progress(int(metadata["phase"]), int(metadata["elapsed_rounds"]), state), length
+            progress = Progress(
+                int(metadata["phase"]),
+                int(metadata["elapsed_rounds"]),
+                state,
+                frozenset(json.loads(metadata["heard"])),
+                frozenset(json.loads(metadata["finished"])),
+            )
+            return progress, length
         if problem is not None:
             raise problem
         return None, 0
@@ -240,7 +253,3 @@ class Recorder:
 def _finite(metrics: Metrics) -> Metrics:
     """What JSON can say: the loss of a training that diverged is no number."""
     return {key: value for key, value in metrics.items() if isinstance(value, str) or math.isfinite(value)}
-
-
-def _number(path: Path) -> int:
-    return int(path.stem)
