@@ -36,6 +36,7 @@ from .driver import Participation, StopRule
 from .engines import simulate
 from .methods import Schedule
 from .methods.fedavg import Pretraining
+from .running import run_in
 from .tasks import Classification, described
 
 
@@ -43,8 +44,8 @@ class Server:
     """Holds the model, its history and its earlier requests.
 
     ``clients`` are names with their data, which are then simulated on this machine, or a ``Federation``. The
-    model starts with the parameters that the module has: load a checkpoint into it to start from one. Every step
-    is a run folder in ``folder``, and a script that is run again continues where it stopped.
+    model starts with the parameters that the module has: load a checkpoint into it to start from one. Every
+    step is a run folder in ``folder``, and a script that is run again continues where it stopped.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Server:
         there = self._clients if isinstance(self._clients, Mapping) else self._clients.present()
         return tuple(client for client in sorted(there) if client not in self.forgotten)
 
-    def train(self, rounds: int, lr: float, *, history: Iterable[str] = (), evaluate_every: int = 10) -> Outcome:
+    def train(
+        self, rounds: int, lr: float, *, history: Iterable[str] = (), evaluate_every: int = 10
+    ) -> Outcome:
         """Federated averaging of all clients; records the named kinds of history for later requests."""
         phase = Pretraining(rounds, lr, tuple(sorted(set(history))))
         config = {"method": "fedavg", "pretraining": {"rounds": rounds, "lr": lr, "history": phase.history}}
@@ -142,8 +145,8 @@ class Server:
     ) -> dict[str, Outcome]:
         """Tries several methods on one request, each from the current model, and keeps the model as it is.
 
-        ``rows`` are methods, or names of rows with the method's options, ``method`` among them. The folder that
-        they share can be reported as a comparison.
+        ``rows`` are methods, or names of rows with the method's options, ``method`` among them. The folder
+        that they share can be reported as a comparison.
         """
         named = (targets,) if isinstance(targets, str) else tuple(targets)
         wanted = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
@@ -222,7 +225,7 @@ class Server:
         }
         with record.locked(place / "lock"), self._federation(request.clients) as federation:
             _claim(place, config)
-            outcome = record.run_in(
+            outcome = run_in(
                 place,
                 identity,
                 copy.deepcopy(self._module),
@@ -257,7 +260,7 @@ def _claim(folder: Path, config: Mapping[str, Any]) -> None:
         record.write_json(folder / "experiment.json", config)
     elif record.read_json(folder / "experiment.json") != json.loads(json.dumps(config)):
         raise FedUnlearnError(
-            f"{folder} holds a run with other settings: choose another folder, or the settings it was begun with"
+            f"{folder} holds a run with other settings: choose another folder, or the settings of that run"
         )
 
 

@@ -20,7 +20,7 @@ from ..core import ClientId, Job, Mean, Precision, Replies, Reply, Task, Terms, 
 from ..tasks import Classification
 from .memory import Place, SharedMemory
 from .sequential import split_known, training_order
-from .workers import Answer, Crew
+from .workers import Result, WorkerPool
 from .workers import Task as Message
 
 
@@ -28,9 +28,9 @@ class Parallel:
     """A federation in worker processes; leave it through ``with``, or ``close`` it.
 
     Workers know what this process knew when they started: its model, its data, its registered losses, step
-    rules and works (they restart when another is registered). Torch's random numbers follow the job; those that
-    a model draws elsewhere, from numpy for instance, depend on who trains which client. A reply lies in memory
-    that is used again when nothing in this process refers to it.
+    rules and works (they restart when another is registered). Torch's random numbers follow the job; those
+    that a model draws elsewhere, from numpy for instance, depend on who trains which client. A reply lies in
+    memory that is used again when nothing in this process refers to it.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class Parallel:
         self._learner = Learner(model, task, precision=precision)
         self._learner.check(self._data)
         self._memory = SharedMemory()
-        self._crew = Crew(min(workers, len(self._data)), _Clients(self._learner, self._data, self._memory))
+        self._pool = WorkerPool(
+            min(workers, len(self._data)), _Clients(self._learner, self._data, self._memory)
+        )
         self._workers = min(workers, len(self._data))
         self._registered: set[str] = set()
 
@@ -62,7 +64,7 @@ class Parallel:
 
     def close(self) -> None:
         """Ends the worker processes."""
-        self._crew.close()
+        self._pool.close()
 
     @property
     def task(self) -> Task:
@@ -112,12 +114,12 @@ class Parallel:
         sets = held.evaluations.values() if job.work == "measure" else [held.train]
         return sum(holdings.size(data) for data in sets)
 
-    def _do(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Answer]:
+    def _do(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Result]:
         known = {entry.name for names in (registry.loss, registry.step, registry.work) for entry in names}
         if known != self._registered:
-            self._crew.close()
+            self._pool.close()
             self._registered = known
-        return self._crew.do(messages, sizes)
+        return self._pool.run(messages, sizes)
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class _Clients:
     data: Mapping[ClientId, ClientData]
     memory: SharedMemory
 
-    def __call__(self, message: Message) -> Answer:
+    def __call__(self, message: Message) -> Result:
         if message.get("do") == "try":
             # Where another device has threads for backward passes, a forked process has lost them.
             torch.ones(1, requires_grad=True).sum().backward()
@@ -174,7 +176,7 @@ def _message(client: ClientId, job: Job, terms: Terms, places: Mapping[int, Plac
     }
 
 
-def _reply(answer: Answer) -> Reply:
+def _reply(answer: Result) -> Reply:
     statistics = {
         name: {score: Mean(*mean) for score, mean in means.items()}
         for name, means in answer["statistics"].items()

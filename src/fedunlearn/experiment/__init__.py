@@ -1,9 +1,10 @@
 """An experiment: a TOML file that is checked, set up and carried out in a folder."""
 
+from ..running import finished
 from .pretraining import cache_directory, pretrained
 from .problems import first_problem
 from .reading import check, named_after, override, parse, read
-from .run import finished, perform, resume
+from .run import perform, resume
 from .settings import (
     Backdoor,
     Count,

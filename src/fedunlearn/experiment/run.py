@@ -13,15 +13,14 @@ from ..driver import Below, Conflicts
 from ..engines import require
 from ..record import (
     environment,
-    finished,
     locked,
     model_hash,
     read_json,
     read_state,
-    run_in,
     write_json,
     write_state,
 )
+from ..running import finished, run_in
 from .pretraining import pretrained
 from .reading import check
 from .settings import Experiment

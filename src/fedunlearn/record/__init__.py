@@ -1,7 +1,6 @@
 """Run folders: what is written while a run goes on, and how it is taken up again."""
 
 from .files import digest, locked, read_tensors, write, write_json, write_tensors
-from .running import finished, run_in
 from .runs import (
     AMENDS,
     Recorder,
@@ -22,7 +21,6 @@ __all__ = [
     "digest",
     "environment",
     "fingerprint",
-    "finished",
     "locked",
     "model_hash",
     "public",
@@ -31,7 +29,6 @@ __all__ = [
     "read_outcome",
     "read_state",
     "read_tensors",
-    "run_in",
     "write",
     "write_json",
     "write_state",

@@ -8,10 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Federation, Listener, Outcome, Phase, Request, Status, vectors
-from ..driver import unlearn
-from .files import write_json, write_tensors
-from .runs import Recorder, environment, fingerprint, model_hash, read_outcome
+from .core import Federation, Listener, Outcome, Phase, Request, Status, vectors
+from .driver import unlearn
+from .record import (
+    Recorder,
+    environment,
+    fingerprint,
+    model_hash,
+    read_outcome,
+    write_json,
+    write_tensors,
+)
 
 
 def finished(folder: Path) -> bool:
