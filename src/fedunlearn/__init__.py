@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .core.vectors import flatten, load, shapes
     from .driver import Above, Below, Conflicts, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
-    from .methods import Schedule
-    from .server import Server
+    from .methods import Averaging, Pretraining, Schedule
+    from .server import Server, pretrain
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
 
 __version__ = "0.2.0"
@@ -71,15 +71,16 @@ _MODULES = {
     "core.vectors": ("flatten", "load", "shapes"),
     "driver": ("Above", "Below", "Conflicts", "Participation", "unlearn"),
     "engines": ("Parallel", "Sequential", "simulate"),
-    "methods": ("Schedule", "method"),
+    "methods": ("Averaging", "Pretraining", "Schedule", "method"),
     "models": ("model",),
-    "server": ("Server",),
+    "server": ("Server", "pretrain"),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Above",
+    "Averaging",
     "Below",
     "Classification",
     "ClientData",
@@ -98,6 +99,7 @@ __all__ = [
     "Parallel",
     "Participation",
     "Phase",
+    "Pretraining",
     "Progress",
     "Regression",
     "Replies",
@@ -118,6 +120,7 @@ __all__ = [
     "loss",
     "method",
     "model",
+    "pretrain",
     "shapes",
     "simulate",
     "step",

@@ -32,12 +32,32 @@ from .core import (
 )
 from .core.registry import method as methods
 from .core.seeds import derive
-from .driver import Participation, StopRule
+from .driver import Participation, StopRule, unlearn
 from .engines import simulate
 from .methods import Schedule
 from .methods.fedavg import Pretraining
 from .running import run_in
 from .tasks import Classification, described
+
+
+def pretrain(
+    request: Request,
+    federation: Federation,
+    rounds: int,
+    lr: float,
+    *,
+    history: Iterable[str] = (),
+    **options: Any,
+) -> Request:
+    """Trains all clients of a request by federated averaging; returns the request for the trained model.
+
+    The named kinds of ``history`` are recorded for methods that need them; ``options`` go to ``unlearn``.
+    """
+    outcome = unlearn([Pretraining(rounds, lr, tuple(sorted(set(history))))], request, federation, **options)
+    if outcome.status.failed:
+        raise FedUnlearnError(outcome.reason)
+    recorded = History.from_tensors(outcome.state.memory)
+    return replace(request.starting_from(outcome.state), history=recorded)
 
 
 class Server:

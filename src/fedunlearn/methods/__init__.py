@@ -1,36 +1,35 @@
-"""Unlearning methods: one paper, one file."""
+"""Unlearning methods: one paper, one file. Each function makes the phases of its method for a schedule."""
 
 from .. import client as _registers_losses_and_steps  # noqa: F401
 from ..core.registry import method
-from . import (
-    ablations,
-    ascent,
-    ewcsga,
-    fedavg,
-    federaser,
-    fedkdu,
-    fedosd,
-    fedquit,
-    fedrecovery,
-    finetune,
-    fupga,
-    joint,
-    knot,
-    mode,
-    negation,
-    puf,
-    rapid,
-    retrain,
-    sfu,
-)
+from .ablations import m1, m2, m3, m4, m5, m6
+from .ascent import ascent
+from .ewcsga import ewcsga
+from .fedavg import Averaging, Pretraining
+from .federaser import federaser
+from .fedkdu import fedkdu
+from .fedosd import fedosd
+from .fedquit import fedquit
+from .fedrecovery import fedrecovery
+from .finetune import finetune
+from .fupga import fupga
+from .joint import joint
+from .knot import ClusteredPretraining, knot
+from .mode import mode
+from .negation import negation
+from .puf import puf
+from .rapid import rapid
+from .retrain import retrain
 from .schedule import Schedule
+from .sfu import sfu
 
 __all__ = [
+    "Averaging",
+    "ClusteredPretraining",
+    "Pretraining",
     "Schedule",
-    "ablations",
     "ascent",
     "ewcsga",
-    "fedavg",
     "federaser",
     "fedkdu",
     "fedosd",
@@ -40,6 +39,12 @@ __all__ = [
     "fupga",
     "joint",
     "knot",
+    "m1",
+    "m2",
+    "m3",
+    "m4",
+    "m5",
+    "m6",
     "method",
     "mode",
     "negation",
