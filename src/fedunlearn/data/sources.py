@@ -104,7 +104,14 @@ SOURCES["cifar100-test"] = replace(
 def data_directory() -> Path:
     """Where downloads go and data are looked for: FEDUNLEARN_DATA, else the platform's cache folder."""
     setting = os.environ.get(SETTING)
-    return Path(setting).expanduser() if setting else Path(platformdirs.user_cache_dir("fedunlearn")) / "data"
+    if not setting:
+        return Path(platformdirs.user_cache_dir("fedunlearn")) / "data"
+    folder = Path(setting).expanduser()
+    if not folder.is_dir():
+        raise FedUnlearnError(
+            f"{SETTING} names {folder}, which is not a folder: create it, or unset {SETTING}"
+        )
+    return folder
 
 
 def locate(name: str, directory: Path | None = None) -> Path | None:

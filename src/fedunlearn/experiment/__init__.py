@@ -1,9 +1,10 @@
 """An experiment: a TOML file that is checked, set up and carried out in a folder."""
 
+from .code import import_code
 from .pretraining import cache_directory, pretrained
 from .problems import first_problem
-from .reading import check, named_after, override, parse, read
-from .run import finished, perform, resume
+from .reading import add_code, check, named_after, override, parse, read
+from .run import finished, perform, recorded, resume
 from .settings import (
     Backdoor,
     Count,
@@ -18,6 +19,7 @@ from .settings import (
     Table,
     Training,
     UnlearningPlan,
+    setting_names,
 )
 from .setup import Setting, prepare, specimen
 
@@ -36,10 +38,12 @@ __all__ = [
     "Table",
     "Training",
     "UnlearningPlan",
+    "add_code",
     "cache_directory",
     "check",
     "finished",
     "first_problem",
+    "import_code",
     "named_after",
     "override",
     "parse",
@@ -47,6 +51,8 @@ __all__ = [
     "prepare",
     "pretrained",
     "read",
+    "recorded",
     "resume",
+    "setting_names",
     "specimen",
 ]

@@ -99,10 +99,13 @@ def perform(
 
 
 def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | None = None) -> Outcome:
-    """Goes on with a run that was stopped."""
-    return perform(
-        check(read_json(folder / "experiment.json"), str(folder)), folder, listeners, workers=workers
-    )
+    """Continues a run that was stopped."""
+    return perform(recorded(folder), folder, listeners, workers=workers)
+
+
+def recorded(folder: Path) -> Experiment:
+    """The experiment of a run folder."""
+    return check(read_json(folder / "experiment.json"), str(folder))
 
 
 def finished(folder: Path) -> bool:
