@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import comparisons, listings, runs
-from .console import out, print_in_any_encoding
+from .console import out, print_in_any_encoding, print_text
 from .ending import fail
 
 try:
@@ -62,7 +62,7 @@ def execute() -> int:
     """Runs the command of ``sys.argv`` and returns its exit code; an expected problem is one sentence."""
     print_in_any_encoding()
     # A warning is news for the user, not a line of our source, and no reason to fail.
-    warnings.showwarning = lambda message, *_: out.print(f"note: {message}", soft_wrap=True)
+    warnings.showwarning = lambda message, *_: print_text(f"note: {message}")
     try:
         return int(app(standalone_mode=False) or 0)
     except UsageProblem as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import out, print_list, print_table
+from .console import out, print_list, print_table, print_text
 from .ending import Interrupted, fail
 from .options import Out, Track, Use, Workers
 from .runs import in_folder_name, listening, write_html
@@ -100,7 +100,7 @@ def reproduce(
     for path in paths:
         out.print(str(path), soft_wrap=True)
     for problem in problems:
-        out.print(f"no figure of {problem}", soft_wrap=True)
+        print_text(f"no figure of {problem}")
 
 
 def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
@@ -111,11 +111,11 @@ def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -
     cells = beside(wanted, found)
     for column in wanted.columns:
         out.print(f"\n{column}", style="bold", end="  ")
-        out.print(setup(found.settings[column]), soft_wrap=True)
+        print_text(setup(found.settings[column]))
         print_table(grid(cells, column))
         _print_failures(wanted, folder, column)
         write_html(folder / column)
-    out.print(f"\n{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
+    print_text(f"{meaning(cells)}\n{counted(cells)}\n")
     for path in write_tables(folder, name, cells, found):
         out.print(str(path), soft_wrap=True)
 
@@ -144,7 +144,7 @@ def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
         ended = read_outcome(run)
         if Status(ended["status"]).failed:
             where = run.relative_to(folder)
-            out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True)
+            print_text(f"{where}: {ended['status']}, {ended['reason']}")
 
 
 def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:

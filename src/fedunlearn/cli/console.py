@@ -57,7 +57,8 @@ def print_table(lines: Sequence[Sequence[str]]) -> None:
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
         for row in rows:
             table.add_row(*row)
-        out.print(table, end="\n\n")
+        out.print(table)
+        out.print()
 
 
 def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
@@ -70,6 +71,11 @@ def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
             used = widths[0] + 2 + widths[column]
         parts[-1].append(column)
     return parts
+
+
+def print_text(text: str) -> None:
+    """Sentences: wrapped between words on a terminal, and whole lines in a file."""
+    out.print(text, soft_wrap=not out.is_terminal)
 
 
 def print_list(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

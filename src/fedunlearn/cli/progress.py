@@ -124,7 +124,7 @@ class Display:
             nonlocal trained
             stage = event.phases[event.progress.phase].stage
             if not name and not trained and stage is not Stage.PRETRAINING:
-                self._print("no pre-training: ω⁰ is there already")
+                self._print("pre-training skipped: ω⁰ exists already")
             trained = True
             self._hear(name, label, event)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import out, print_table
+from .console import out, print_table, print_text
 from .ending import Interrupted, fail
 from .options import Out, Track, Use, Workers
 
@@ -146,13 +146,13 @@ def _print_result(folder: Path) -> None:
 
     out.print()
     print_table(table(folder))
-    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
+    print_text(f"{verdict(folder)}\n")
     try:
         from ..report.figures import curves
 
         out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
     except FedUnlearnError as error:
-        out.print(f"curves  none: {error}", soft_wrap=True)
+        print_text(f"curves  none: {error}")
     out.print(f"report  {page(folder)}", soft_wrap=True)
     write_html(folder)
 
@@ -165,7 +165,7 @@ def write_html(folder: Path) -> None:
     try:
         out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
     except FedUnlearnError as error:
-        out.print(f"report  no report.html: {error}", soft_wrap=True)
+        print_text(f"report  no report.html: {error}")
 
 
 def _unused(folder: Path, experiment: Experiment) -> Path:

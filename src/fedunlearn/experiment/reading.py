@@ -20,6 +20,9 @@ from .code import import_code, sha256
 from .problems import check_options, first_problem
 from .settings import Experiment, UserFile
 
+SMALLEST_RATE = 1e-38
+"""Smaller numbers become zero in float32."""
+
 
 def read(path: Path, overrides: Iterable[str] = (), *, use: Iterable[Path] = ()) -> Experiment:
     """An experiment from a TOML file; overrides look like ``data.partition=iid``.
@@ -99,6 +102,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         check_options(f"partition {partition!r}", partitions[partition], experiment.data.options)
         models.entry(experiment.model)
         _check_needs(experiment)
+        _check_decay(experiment)
     except FedUnlearnError as error:
         raise FedUnlearnError(f"{source}: {error}") from None
     return experiment
@@ -119,6 +123,20 @@ def _with_files(experiment: Experiment) -> Experiment:
             update={"model": UserFile(path=path, sha256=sha256(path))}
         )
     return experiment.model_copy(update=changes)
+
+
+def _check_decay(experiment: Experiment) -> None:
+    """Whether the learning rate is above zero in the last round, too: steps are divided by it."""
+    decay = experiment.training.decay
+    before, after = experiment.rounds
+    rates = [(experiment.pretraining.lr, before)]
+    rates += [(phase.lr, after) for phase in experiment.phases() if phase.rounds]
+    for rate, rounds in rates:
+        if rate * decay**rounds < SMALLEST_RATE:
+            raise FedUnlearnError(
+                f"training.decay = {decay:g}: the learning rate is zero after {rounds} rounds: "
+                "set decay closer to 1"
+            )
 
 
 def _check_needs(experiment: Experiment) -> None:

@@ -58,7 +58,7 @@ class Data(Table):
     """A name that `fedunlearn datasets` lists."""
     partition: str = "pat-50"
     """`pat-10`, `pat-20`, `pat-50` (each client has so many percent of the classes), `iid` or `dirichlet`."""
-    clients: Annotated[int, Field(ge=2)] = 10
+    clients: Annotated[int, Field(ge=2, le=2**63 - 1)] = 10
     """How many."""
     fraction: Share = 1.0
     """The share of the data set that is used."""
@@ -103,7 +103,7 @@ class Training(Table):
     """Passes over the client's data in a round."""
     batch_size: Count = 200
     """Examples in a step."""
-    decay: Annotated[float, Field(ge=1e-6, le=1)] = 0.999
+    decay: Share = 0.999
     """The learning rate is multiplied by this after every round; both stages of a request count as one."""
 
 
