@@ -214,7 +214,7 @@ def command_line() -> str:
     """Every command as its ``--help`` describes it."""
     from typer.main import get_command
 
-    from fedunlearn.cli import app
+    from fedunlearn.cli.commands import app
 
     return "\n\n".join(_command(get_command(app), "fedunlearn"))
 

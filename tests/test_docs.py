@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import fedunlearn
 from fedunlearn import maths
-from fedunlearn.cli import app
+from fedunlearn.cli.commands import app
 from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.core import Status
 from fedunlearn.experiment import Experiment, prepare, read

@@ -12,7 +12,7 @@ import pytest
 import typer
 from rich.text import Text
 
-from fedunlearn.cli import app
+from fedunlearn.cli.commands import app
 
 
 def test_version(fedunlearn):

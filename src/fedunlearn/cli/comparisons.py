@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import fail, out, print_list, print_table
-from .options import Out, Track, Workers
+from .console import out, print_list, print_table, print_text
+from .ending import Interrupted, fail
+from .options import Out, Track, Use, Workers
 from .runs import in_folder_name, listening, write_html
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def compare(
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
+    use: Use = None,
 ) -> None:
-    """Run several methods on the same requests and show them in tables; goes on where it was stopped.
+    """Run several methods on the same requests and show them in tables; continues where it was stopped.
 
     The folder is runs/NAME, followed by scale and overrides, unless --out names another.
     """
@@ -45,7 +47,9 @@ def compare(
     from ..record import write
     from ..report import markdown
 
-    wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
+    wanted = read_comparison(
+        experiment, overrides or [], scale=scale, only=only or [], seeds=seeds, use=use or []
+    )
     name = [wanted.name, *([scale] if scale else []), *map(in_folder_name, overrides or [])]
     folder = folder or Path("runs") / "-".join(name)
 
@@ -75,7 +79,7 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper, and show ours, the paper's and the difference.
 
-    Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
+    Continues where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
     """
     from ..reproduction import collected, draw, named, plan, titles
 
@@ -96,7 +100,7 @@ def reproduce(
     for path in paths:
         out.print(str(path), soft_wrap=True)
     for problem in problems:
-        out.print(f"no figure of {problem}", soft_wrap=True)
+        print_text(f"no figure of {problem}")
 
 
 def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
@@ -107,29 +111,29 @@ def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -
     cells = beside(wanted, found)
     for column in wanted.columns:
         out.print(f"\n{column}", style="bold", end="  ")
-        out.print(setup(found.settings[column]), soft_wrap=True)
+        print_text(setup(found.settings[column]))
         print_table(grid(cells, column))
         _print_failures(wanted, folder, column)
         write_html(folder / column)
-    out.print(f"\n{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
+    print_text(f"{meaning(cells)}\n{counted(cells)}\n")
     for path in write_tables(folder, name, cells, found):
         out.print(str(path), soft_wrap=True)
 
 
 def _carry_out(wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None) -> None:
     """The runs of a comparison that are missing, in one display."""
-    from ..comparison import carry_out, missing
+    from ..comparison import carry_out, planned
     from .progress import Display
 
     try:
-        with Display(out, runs=missing(wanted, folder)) as display:
+        with Display(out, planned(wanted, folder)) as display:
 
             def show(what: str) -> AbstractContextManager[Listener]:
                 return listening(display.run(what), folder / what, track, runs=folder)
 
             carry_out(wanted, folder, show, workers=workers)
-    except KeyboardInterrupt:
-        fail(f"interrupted; the same command goes on in {folder}", 130)
+    except Interrupted as stop:
+        fail(f"{stop}; the same command continues in {folder}", stop.code)
 
 
 def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
@@ -140,7 +144,7 @@ def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
         ended = read_outcome(run)
         if Status(ended["status"]).failed:
             where = run.relative_to(folder)
-            out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True)
+            print_text(f"{where}: {ended['status']}, {ended['reason']}")
 
 
 def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:

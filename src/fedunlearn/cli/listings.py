@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
 
-from .console import fail, out, print_list
+from .console import out, print_list
+from .ending import fail
+from .options import Use
 
 
-def methods() -> None:
-    """List the unlearning methods."""
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, for its details.", show_default=False)] = None,
+    use: Use = None,
+) -> None:
+    """List the unlearning methods, or describe one: its paper, what it needs, its options."""
     from ..methods import Schedule, method
 
-    def needs(name: str) -> str:
-        kinds = {kind for phase in method[name](Schedule()) for kind in phase.needs}
-        return ", ".join(sorted(kinds)) or "-"
-
-    print_list(
-        ["method", "paper", "what it does", "who must be online", "needs"],
-        (
-            [
-                entry.name,
-                entry.about["paper"],
-                entry.about["summary"],
-                entry.about["online"],
-                needs(entry.name),
-            ]
-            for entry in method
-        ),
-    )
+    if name is None:
+        print_list(
+            ["method", "what it does"], ([entry.name, entry.about.get("summary", "-")] for entry in method)
+        )
+        out.print("\nDetails: fedunlearn methods NAME")
+        return
+    entry = method.entry(name)
+    needs = {kind for phase in entry.make(Schedule()) for kind in phase.needs}
+    options = [
+        f"{parameter.name} = {parameter.default!r}"
+        for parameter in inspect.signature(entry.make).parameters.values()
+        if parameter.default is not parameter.empty
+    ]
+    about = {
+        "paper": entry.about.get("paper", "-"),
+        "what it does": entry.about.get("summary", "-"),
+        "online": entry.about.get("online", "-"),
+        "needs": ", ".join(sorted(needs)) or "-",
+        "options": "\n".join(options) or "-",
+    }
+    print_list(["method", name], about.items())
 
 
 def datasets() -> None:
@@ -38,19 +48,19 @@ def datasets() -> None:
     from ..data import where
 
     print_list(
-        ["dataset", "what it is", "here"],
+        ["dataset", "what it is, and where"],
         (
             [
                 entry.name,
-                entry.about["summary"],
-                str(where(entry.name) or f"no: fedunlearn data get {entry.name}"),
+                f"{entry.about['summary']}\n"
+                f"{where(entry.name) or f'not here: fedunlearn data get {entry.name}'}",
             ]
             for entry in dataset
         ),
     )
 
 
-def models() -> None:
+def models(use: Use = None) -> None:
     """List the models."""
     from ..core.registry import model
     from ..models import build
@@ -58,14 +68,17 @@ def models() -> None:
     def parameters(name: str, inputs: str) -> str:
         # Both depend on the data: counted for 10 classes of Fashion-MNIST's pictures, or of CIFAR's.
         shape = (3, 32, 32) if inputs.startswith("3") else (1, 28, 28)
-        return f"{sum(p.numel() for p in build(name, 10, shape, 0).parameters()):,}"
+        try:
+            return f"{sum(p.numel() for p in build(name, 10, shape, 0).parameters()):,}"
+        except Exception:  # the user's own model, for other data
+            return "-"
 
     print_list(
-        ["model", "what it is", "inputs", "parameters"],
+        ["model", "inputs", "parameters", "what it is"],
         (
-            [entry.name, entry.about["summary"], inputs, parameters(entry.name, inputs)]
+            [entry.name, inputs, parameters(entry.name, inputs), entry.about.get("summary", "-")]
             for entry in model
-            for inputs in [entry.about["inputs"]]
+            for inputs in [entry.about.get("inputs", "-")]
         ),
     )
 

@@ -39,3 +39,24 @@ Track = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _imported(files: list[Path] | None) -> list[Path]:
+    """The files, imported before anything looks for what they register."""
+    if files:
+        from ..experiment import import_code
+
+        for file in files:
+            import_code(file.absolute())
+    return files or []
+
+
+Use = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--use",
+        help="Python file with your own methods, models, data sets or partitions; repeatable.",
+        callback=_imported,
+        show_default=False,
+    ),
+]

@@ -4,36 +4,95 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ..core import Event, Stage, Status
 
 QUIET_SECONDS = 10.0
+MEASURED_ROUNDS = 3
+"""After so many rounds of many runs, their total time is estimated."""
+
+Planned = Mapping[str, tuple[int, int]]
+"""By run: the rounds of its pre-training, and those after it. A single run needs no name."""
+
+_SHOWN = {"asr": "ASR", "forget_acc": "forget", "r_acc": "R-Acc"}
+
+
+class Estimate:
+    """The rounds that are left, and the time they will take, judged by the rounds seen so far."""
+
+    def __init__(self, planned: Planned, clock: Callable[[], float]) -> None:
+        self._left = {(run, part): both[part] for run, both in planned.items() for part in (0, 1)}
+        self.total = self.left
+        self.measured = 0
+        self._seconds = {0: 0.0, 1: 0.0}
+        self._rounds = {0: 0, 1: 0}
+        self._clock = clock
+        self._last = clock()
+
+    @property
+    def left(self) -> int:
+        return sum(self._left.values())
+
+    def hear(self, run: str, event: Event) -> None:
+        """Takes note of a round, or of the evaluation before the first."""
+        now = self._clock()
+        phase, state = event.phases[event.progress.phase], event.progress.state
+        part = 0 if phase.stage is Stage.PRETRAINING else 1
+        if event.metrics["stage"] != "start":
+            self._seconds[part] += now - self._last
+            self._rounds[part] += 1
+            self.measured += 1
+        self._last = now
+        if part == 1:
+            self._left[run, 0] = 0
+        here = phase.rounds - state.round if state.status is Status.RUNNING else 0
+        self._left[run, part] = here + sum(later.rounds for later in event.phases[event.progress.phase + 1 :])
+
+    def begin(self) -> None:
+        """A run starts; its set-up is not part of its first round."""
+        self._last = self._clock()
+
+    def end(self, run: str) -> None:
+        """A run has ended, perhaps early."""
+        self._left[run, 0] = self._left[run, 1] = 0
+
+    def seconds_left(self) -> float | None:
+        """Unknown before the first round; rounds not seen yet are taken to last as long as the others."""
+        if not self.measured:
+            return None
+        mean = sum(self._seconds.values()) / self.measured
+        means = [self._seconds[part] / self._rounds[part] if self._rounds[part] else mean for part in (0, 1)]
+        return sum(rounds * means[part] for (_, part), rounds in self._left.items())
 
 
 class Display:
-    """A listener that shows how far each stage is, with the last ASR and R-Acc, and the time left.
+    """Shows how far the rounds are, the last measurements and when they were taken, and the time left."""
 
-    Where there are many ``runs``, it shows how many are over, and the stages of the present one.
-    """
-
-    def __init__(self, console: Console, runs: int = 0) -> None:
-        self._console = console
-        self._runs, self._run = runs, 0
+    def __init__(
+        self, console: Console, planned: Planned, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._clock = console, clock
+        self._names = [name for name in planned if name]
+        self._begun = 0
+        self._estimate = Estimate(planned, clock)
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
         self._bars = _bars(console) if live else None
         self._all: TaskID | None = None
         self._tasks: dict[int, TaskID] = {}
-        self._seen: dict[str, float] = {}
-        self._stages: set[Stage] = set()
-        self._said_at = time.monotonic()
+        self._scores: dict[str, float] = {}
+        self._scored: tuple[str, int] = ("start", 0)
+        self._said_at = clock()
+        self._estimated = len(self._names) < 2
 
     def __enter__(self) -> Display:
+        if len(self._names) > 1:
+            self._print(f"{len(self._names)} runs, {self._estimate.total:,} rounds at most")
         if self._bars is not None:
             self._bars.start()
         return self
@@ -45,57 +104,104 @@ class Display:
             self._bars.stop()
 
     @contextmanager
-    def run(self, name: str) -> Iterator[Display]:
-        """For one of many runs."""
-        self._run += 1
-        self._seen, self._stages = {}, set()
+    def run(self, name: str = "") -> Iterator[Callable[[Event], None]]:
+        """The listener of one run."""
+        self._begun += 1
+        self._scores = {}
+        self._estimate.begin()
+        label = f"{name} ({self._begun} of {len(self._names)})" if name else ""
         if self._bars is None:
-            self._console.print(f"{name} ({self._run} of {self._runs})", highlight=False)
-            yield self
-            return
-        if self._all is None:
-            self._all = self._bars.add_task("all runs", total=self._runs, scores="")
-        for task in self._tasks.values():
-            self._bars.remove_task(task)
-        self._tasks = {}
-        self._bars.update(self._all, scores=name)
-        yield self
-        self._bars.update(self._all, completed=self._run)
+            if name:
+                self._print(label)
+        else:
+            for task in self._tasks.values():
+                self._bars.remove_task(task)
+            self._tasks = {}
+            self._show_total(label)
+        trained = False
 
-    def __call__(self, event: Event) -> None:
-        self._seen |= {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}
+        def hear(event: Event) -> None:
+            nonlocal trained
+            stage = event.phases[event.progress.phase].stage
+            if not name and not trained and stage is not Stage.PRETRAINING:
+                self._print("pre-training skipped: ω⁰ exists already")
+            trained = True
+            self._hear(name, label, event)
+
+        yield hear
+        self._estimate.end(name)
+        self._show_total(label)
+
+    def _hear(self, run: str, label: str, event: Event) -> None:
         phase, state = event.phases[event.progress.phase], event.progress.state
-        if event.metrics["stage"] == "start":
-            if phase.stage is Stage.PRETRAINING:
-                self._stages.add(phase.stage)
-            elif not self._runs and Stage.PRETRAINING not in self._stages:
-                self._console.print("ω⁰ taken from the cache")
+        begins = event.metrics["stage"] == "start"
+        if measured := {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}:
+            self._scores = measured
+            self._scored = ("start" if begins else phase.stage, state.round)
+        self._estimate.hear(run, event)
+        if begins:
             return
-        self._stages.add(phase.stage)
-        done, ended = state.round, state.round == phase.rounds or state.status is not Status.RUNNING
+        if not self._estimated and self._estimate.measured >= MEASURED_ROUNDS:
+            self._estimated = True
+            self._print(f"about {duration(self._estimate.seconds_left() or 0)} in all, by the first rounds")
+        ended = state.round == phase.rounds or state.status is not Status.RUNNING
         if self._bars is not None:
             self._draw(
                 event.progress.phase if phase.stage is not Stage.PRETRAINING else -1,
                 phase.stage,
-                done,
-                done if ended and not state.status.failed else phase.rounds,
+                state.round,
+                state.round if ended and not state.status.failed else phase.rounds,
             )
-        elif ended or time.monotonic() - self._said_at >= QUIET_SECONDS:
-            self._said_at = time.monotonic()
-            self._console.print(f"{phase.stage} {done}/{phase.rounds}  {self._scores()}", highlight=False)
+            self._show_total(label)
+        elif ended or self._clock() - self._said_at >= QUIET_SECONDS:
+            self._said_at = self._clock()
+            parts = [f"{phase.stage} {state.round}/{phase.rounds}", self._measurements(phase.stage)]
+            if (left := self._estimate.seconds_left() or 0) >= 1:
+                parts.append(f"about {duration(left)} left")
+            self._print("  ".join(filter(None, parts)))
 
     def _draw(self, phase: int, stage: str, done: int, rounds: int) -> None:
         assert self._bars is not None
         if phase not in self._tasks:
-            # The time left is judged by the rounds seen here, not by those done before a resume.
-            self._tasks[phase] = self._bars.add_task(stage, total=rounds, completed=done - 1, scores="")
-        self._bars.update(self._tasks[phase], total=rounds, completed=done, scores=self._scores())
+            self._tasks[phase] = self._bars.add_task(stage, total=rounds, said="", left="")
+        said = self._measurements(stage)
+        self._bars.update(self._tasks[phase], total=rounds, completed=done, said=said)
 
-    def _scores(self) -> str:
-        return "  ".join(f"{_SHOWN[key]} {value:.3f}" for key, value in self._seen.items())
+    def _show_total(self, label: str) -> None:
+        if self._bars is None:
+            return
+        if self._all is None:
+            self._all = self._bars.add_task("all rounds", total=self._estimate.total, said="", left="")
+        seconds = self._estimate.seconds_left()
+        self._bars.update(
+            self._all,
+            completed=self._estimate.total - self._estimate.left,
+            said=label,
+            left="" if seconds is None else f"ETA {duration(seconds)}",
+        )
+
+    def _measurements(self, stage: str) -> str:
+        """The last scores, and the round that they are from."""
+        if not self._scores:
+            return ""
+        then, number = self._scored
+        when = f"round {number}" if then == stage else "before" if then == "start" else f"{then} {number}"
+        return "  ".join(f"{_SHOWN[key]} {value:.3f}" for key, value in self._scores.items()) + f" ({when})"
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
 
 
-_SHOWN = {"asr": "ASR", "forget_acc": "forget", "r_acc": "R-Acc"}
+def duration(seconds: float) -> str:
+    """A rough time for people."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{round(seconds)} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{round(minutes / 60 / 24)} days"
 
 
 def _bars(console: Console) -> Progress:
@@ -103,9 +209,7 @@ def _bars(console: Console) -> Progress:
         TextColumn("{task.description:<13}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[scores]}"),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}", markup=False),
+        TextColumn("{task.fields[left]}", markup=False),
         console=console,
-        speed_estimate_period=86400,  # seconds: of many runs, one may take an hour
     )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import fail, out, print_table
-from .options import Out, Track, Workers
+from .console import out, print_table, print_text
+from .ending import Interrupted, fail
+from .options import Out, Track, Use, Workers
 
 if TYPE_CHECKING:
-    from ..core import Event, Listener, Outcome
+    from ..core import Event, Listener
     from ..experiment import Experiment
 
 
@@ -25,7 +26,7 @@ def demo(
     track: Track = None,
 ) -> None:
     """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
-    from ..experiment import perform, read
+    from ..experiment import read
 
     experiment = read(Path(__file__).parents[1] / "demo.toml", [f"seed={seed}"])
     folder = folder or _unused(Path("runs/demo"), experiment)
@@ -33,7 +34,7 @@ def demo(
         f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
         "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
     )
-    _show_progress(folder, track, lambda listener: perform(experiment, folder, [listener], workers=workers))
+    _show_progress(experiment, folder, workers, track)
 
 
 def run(
@@ -44,35 +45,38 @@ def run(
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
+    use: Use = None,
 ) -> None:
     """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
 
     The folder is runs/NAME, followed by the overrides, unless --out names another.
     """
-    from ..experiment import perform, read
+    from ..experiment import read
 
-    wanted = read(experiment, overrides or [])
+    wanted = read(experiment, overrides or [], use=use or [])
     folder = folder or Path("runs") / "-".join([wanted.name, *map(in_folder_name, overrides or [])])
-    _show_progress(folder, track, lambda listener: perform(wanted, folder, [listener], workers=workers))
+    _show_progress(wanted, folder, workers, track)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
     workers: Workers = None,
     track: Track = None,
+    use: Use = None,
 ) -> None:
-    """Go on with a run that was stopped or killed; it ends in the same model as an unbroken one.
+    """Continue a run that was stopped or killed; it ends in the same model as an unbroken one.
 
-    A finished run is shown again, with its report and curves made anew, and tracked where it was not.
+    A finished run is shown again: its report and curves are rebuilt, and it is tracked if it was not.
+    The Python files of the run are imported again; name those that have moved with --use.
     """
-    from .. import experiment
+    from ..experiment import finished, recorded
     from .progress import Display
 
-    if experiment.finished(folder):
-        with listening(Display(out), folder, track):
+    if finished(folder):
+        with Display(out, {}) as display, listening(display.run(), folder, track):
             _print_result(folder)
     else:
-        _show_progress(folder, track, lambda listener: experiment.resume(folder, [listener], workers=workers))
+        _show_progress(recorded(folder), folder, workers, track)
 
 
 def report(
@@ -115,15 +119,22 @@ def listening(
         yield tell
 
 
-def _show_progress(folder: Path, track: Sequence[str] | None, work: Callable[[Listener], Outcome]) -> None:
-    """Shows progress while working, then what came of it."""
+def _show_progress(
+    experiment: Experiment, folder: Path, workers: int | None, track: Sequence[str] | None
+) -> None:
+    """Performs a run, or what is left of it, with its progress, and prints the result."""
+    from ..experiment import perform
     from .progress import Display
 
     try:
-        with listening(Display(out), folder, track) as listener:
-            outcome = work(listener)
-    except KeyboardInterrupt:
-        fail(f"interrupted; go on with: fedunlearn resume {folder}", 130)
+        with (
+            Display(out, {"": experiment.rounds}) as display,
+            listening(display.run(), folder, track) as listener,
+        ):
+            outcome = perform(experiment, folder, [listener], workers=workers)
+    except Interrupted as stop:
+        begun = (folder / "experiment.json").exists()
+        fail(f"{stop}; continue with: fedunlearn resume {folder}" if begun else str(stop), stop.code)
     if outcome.status.failed:
         fail(f"{outcome.status}: {outcome.reason} (run folder: {folder})", 3)
     _print_result(folder)
@@ -136,13 +147,13 @@ def _print_result(folder: Path) -> None:
 
     out.print()
     print_table(table(folder))
-    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
+    print_text(f"{verdict(folder)}\n")
     try:
         from ..report.figures import curves
 
         out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
     except FedUnlearnError as error:
-        out.print(f"curves  none: {error}", soft_wrap=True)
+        print_text(f"curves  none: {error}")
     out.print(f"report  {page(folder)}", soft_wrap=True)
     write_html(folder)
 
@@ -155,7 +166,7 @@ def write_html(folder: Path) -> None:
     try:
         out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
     except FedUnlearnError as error:
-        out.print(f"report  no report.html: {error}", soft_wrap=True)
+        print_text(f"report  no report.html: {error}")
 
 
 def _unused(folder: Path, experiment: Experiment) -> Path:

@@ -1,6 +1,15 @@
 """Several methods on the same requests: the same ω⁰, the same schedule, the same accounting."""
 
 from .plan import Comparison, Plan, read_comparison
-from .run import Show, carry_out, missing, unlike
+from .run import Show, carry_out, missing, planned, unlike
 
-__all__ = ["Comparison", "Plan", "Show", "carry_out", "missing", "read_comparison", "unlike"]
+__all__ = [
+    "Comparison",
+    "Plan",
+    "Show",
+    "carry_out",
+    "missing",
+    "planned",
+    "read_comparison",
+    "unlike",
+]

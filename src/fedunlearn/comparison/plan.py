@@ -19,6 +19,7 @@ from ..experiment import (
     Rate,
     Share,
     Table,
+    add_code,
     check,
     first_problem,
     named_after,
@@ -105,6 +106,7 @@ def read_comparison(
     scale: str | None = None,
     only: Sequence[str] = (),
     seeds: int | None = None,
+    use: Iterable[Path] = (),
 ) -> Comparison:
     """A comparison from a TOML file: an experiment, and what its parts change in it.
 
@@ -114,6 +116,7 @@ def read_comparison(
     and columns; ``only`` some of these may be wanted.
     """
     values = _extended(path, ())
+    add_code(values, use)
     overrides = list(overrides)
     for text in overrides:
         if text.partition("=")[0].partition(".")[0] in Plan.model_fields:
@@ -198,7 +201,9 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         return values
     places = [folder / str(extends) for folder in (path.parent, *PACKAGED)]
     source = next((place for place in places if place.exists()), places[0])
-    return _merged(_extended(source, (*seen, path)), values)
+    extended = _extended(source, (*seen, path))
+    add_code(extended, values.pop("use", []))
+    return _merged(extended, values)
 
 
 def _chosen(

@@ -14,18 +14,47 @@ from ..record import read_json
 from .plan import Comparison, place
 from .tuning import at_rate, best_rate, trials
 
+DECIDES_PRETRAINING = {
+    "seed",
+    "model",
+    "data",
+    "request",
+    "backdoor",
+    "training",
+    "pretraining",
+    "device",
+    "precision",
+}
+
 Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a run, given what to call it."""
 
 
 def missing(comparison: Comparison, folder: Path) -> int:
     """How many runs have not ended, trials among them."""
-    wanted: list[Path] = []
-    for column, rows in comparison.columns.items():
-        for row in rows:
-            wanted += comparison.places(folder, column)[row]
-            wanted += [run for run, _ in trials(comparison, folder, column, row).values()]
-    return sum(not (run / "outcome.json").exists() for run in wanted)
+    return len(planned(comparison, folder))
+
+
+def planned(comparison: Comparison, folder: Path) -> dict[str, tuple[int, int]]:
+    """The runs that have not ended, by name, with their rounds: of pre-training, and after it.
+
+    Runs that share a pre-training count it once.
+    """
+    wanted: dict[Path, Experiment] = {}
+    for seed in comparison.seeds:
+        for column, rows in comparison.columns.items():
+            for row, experiment in rows.items():
+                wanted |= dict(trials(comparison, folder, column, row).values())
+                wanted[place(folder, column, seed, row)] = experiment.model_copy(update={"seed": seed})
+    runs: dict[str, tuple[int, int]] = {}
+    trained: set[str] = set()
+    for run, experiment in wanted.items():
+        if not (run / "outcome.json").exists():
+            before, after = experiment.rounds
+            shared = experiment.model_dump_json(include=DECIDES_PRETRAINING)
+            runs[str(run.relative_to(folder))] = (0 if shared in trained else before, after)
+            trained.add(shared)
+    return runs
 
 
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:

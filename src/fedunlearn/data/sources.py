@@ -102,7 +102,14 @@ SOURCES["cifar100-test"] = replace(
 def data_directory() -> Path:
     """Return the folder for downloads and lookups: FEDUNLEARN_DATA, else the platform's cache folder."""
     setting = os.environ.get(SETTING)
-    return Path(setting).expanduser() if setting else user_cache(SETTING) / "data"
+    if not setting:
+        return user_cache(SETTING) / "data"
+    folder = Path(setting).expanduser()
+    if not folder.is_dir():
+        raise FedUnlearnError(
+            f"{SETTING} names {folder}, which is not a folder: create it, or unset {SETTING}"
+        )
+    return folder
 
 
 def user_cache(setting: str) -> Path:

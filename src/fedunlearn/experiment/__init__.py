@@ -1,10 +1,11 @@
 """An experiment: a TOML file that is checked, set up and carried out in a folder."""
 
 from ..running import finished
+from .code import import_code
 from .pretraining import cache_directory, pretrained
 from .problems import first_problem
-from .reading import check, named_after, override, parse, read
-from .run import perform, resume
+from .reading import add_code, check, named_after, override, parse, read
+from .run import perform, recorded, resume
 from .settings import (
     Backdoor,
     Count,
@@ -19,6 +20,7 @@ from .settings import (
     Table,
     Training,
     UnlearningPlan,
+    setting_names,
 )
 from .setup import Setting, prepare, specimen
 
@@ -37,10 +39,12 @@ __all__ = [
     "Table",
     "Training",
     "UnlearningPlan",
+    "add_code",
     "cache_directory",
     "check",
     "finished",
     "first_problem",
+    "import_code",
     "named_after",
     "override",
     "parse",
@@ -48,6 +52,8 @@ __all__ = [
     "prepare",
     "pretrained",
     "read",
+    "recorded",
     "resume",
+    "setting_names",
     "specimen",
 ]

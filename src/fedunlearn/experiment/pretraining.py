@@ -14,6 +14,7 @@ from ..data import Population
 from ..data.sources import user_cache
 from ..driver import Participation, unlearn
 from ..record import Recorder, digest, fingerprint, locked, model_hash, read_state, write_state
+from .checkpoint import read_model
 from .setup import Setting, arithmetic
 
 PRETRAINING_VERSION = 2
@@ -29,10 +30,12 @@ def pretrained(
 ) -> State:
     """ω⁰: trained once, then shared by every run whose pre-training is determined by the same things.
 
-    The number of rounds is not one of them: more rounds go on where fewer ended; fewer than are there
-    begin anew, beside them.
+    The number of rounds is not one of them: more rounds continue where fewer ended; fewer rounds start anew
+    beside them. A model that the experiment names takes the place of pre-training.
     """
     plan, clients = setting.experiment.pretraining, setting.population.pretraining
+    if plan.model is not None:
+        return read_model(plan.model, setting.build(0))
     start, module = setting.fresh("pre-training"), setting.build(0)
     identity = fingerprint(
         {

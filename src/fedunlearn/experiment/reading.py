@@ -15,17 +15,25 @@ from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
 from ..core.registry import model as models
 from ..core.registry import partition as partitions
+from .code import import_code, sha256
 from .problems import check_options, first_problem
-from .settings import Experiment
+from .settings import Experiment, UserFile
+
+SMALLEST_RATE = 1e-38
+"""Smaller numbers become zero in float32."""
 
 
-def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
-    """An experiment from a TOML file; overrides look like ``data.partition=iid``."""
+def read(path: Path, overrides: Iterable[str] = (), *, use: Iterable[Path] = ()) -> Experiment:
+    """An experiment from a TOML file; overrides look like ``data.partition=iid``.
+
+    It may ``use`` Python files beside those that it names itself.
+    """
     values = parse(path)
     if values.keys() & {"methods", "extends"}:
         raise FedUnlearnError(f"{path} is a comparison: run it with `fedunlearn compare {path}`")
     for text in overrides:
         override(values, text)
+    add_code(values, use)
     return check({"name": named_after(path), **values}, str(path))
 
 
@@ -35,13 +43,28 @@ def named_after(path: Path) -> str:
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, unchecked."""
+    """The tables of a TOML file, unchecked; the files that it names are relative to it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedUnlearnError(f"{path} is not TOML: {error}") from error
+    except ValueError as error:  # not TOML, not UTF-8, a number of too many digits, no path
+        raise FedUnlearnError(f"{str(path)!r} is not TOML: {error}") from error
+    except RecursionError:
+        raise FedUnlearnError(f"{path} is nested too deeply: flatten its arrays and tables") from None
+    if isinstance(files := values.get("use"), list):
+        values["use"] = [path.parent / file if isinstance(file, str) else file for file in files]
+    plan = values.get("pretraining")
+    if isinstance(plan, dict) and isinstance(plan.get("model"), str):
+        plan["model"] = path.parent / plan["model"]
+    return values
+
+
+def add_code(values: dict[str, Any], files: Iterable[Path]) -> None:
+    """Adds Python files to those that the values ``use``."""
+    if files := list(files):
+        named = values.get("use", [])
+        values["use"] = [*(named if isinstance(named, list) else [named]), *files]
 
 
 def override(values: dict[str, Any], text: str) -> None:
@@ -55,6 +78,8 @@ def override(values: dict[str, Any], text: str) -> None:
         value = tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:
         value = written
+    except (ValueError, RecursionError):
+        raise FedUnlearnError(f"override of {key}: the value has too many digits or levels") from None
     *tables, last = key.strip().split(".")
     for table in tables:
         values = values.setdefault(table, {})
@@ -70,14 +95,47 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
     except ValidationError as error:
         raise FedUnlearnError(f"{source}: {first_problem(error, Experiment)}") from None
     try:
+        experiment = _with_files(experiment)
         datasets.entry(experiment.data.dataset)
         partition = experiment.data.partition
         check_options(f"partition {partition!r}", partitions[partition], experiment.data.options)
         models.entry(experiment.model)
         _check_needs(experiment)
+        _check_decay(experiment)
     except FedUnlearnError as error:
         raise FedUnlearnError(f"{source}: {error}") from None
     return experiment
+
+
+def _with_files(experiment: Experiment) -> Experiment:
+    """Imports the code that is used, and records the digests of all files."""
+    changes: dict[str, Any] = {}
+    if experiment.use:
+        paths = {file.path.absolute(): file.sha256 for file in experiment.use}
+        changes["use"] = [
+            UserFile(path=path, sha256=import_code(path, recorded)) for path, recorded in paths.items()
+        ]
+    start = experiment.pretraining.model
+    if start is not None and not start.sha256:
+        path = start.path.absolute()
+        changes["pretraining"] = experiment.pretraining.model_copy(
+            update={"model": UserFile(path=path, sha256=sha256(path))}
+        )
+    return experiment.model_copy(update=changes)
+
+
+def _check_decay(experiment: Experiment) -> None:
+    """Whether the learning rate is above zero in the last round, too: steps are divided by it."""
+    decay = experiment.training.decay
+    before, after = experiment.rounds
+    rates = [(experiment.pretraining.lr, before)]
+    rates += [(phase.lr, after) for phase in experiment.phases() if phase.rounds]
+    for rate, rounds in rates:
+        if rate * decay**rounds < SMALLEST_RATE:
+            raise FedUnlearnError(
+                f"training.decay = {decay:g}: the learning rate is zero after {rounds} rounds: "
+                "set decay closer to 1"
+            )
 
 
 def _check_needs(experiment: Experiment) -> None:
@@ -94,7 +152,9 @@ def _check_needs(experiment: Experiment) -> None:
             f"set clusters in [pretraining] to {experiment.data.clients} at most"
         )
     phases = experiment.phases()
-    needed, recorded = requirements.recorded(phases), {"cluster"} if plan.clusters > 1 else {*plan.history}
+    # What a model file holds is known when it is read.
+    needed = set() if plan.model else requirements.recorded(phases)
+    recorded = {"cluster"} if plan.clusters > 1 else {*plan.history}
     public = requirements.needs(phases) & {"public"} if not experiment.data.public else set()
     for kind in sorted({*(needed - recorded), *public}):
         wanted = {

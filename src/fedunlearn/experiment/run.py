@@ -79,10 +79,13 @@ def _stop_rules(experiment: Experiment) -> list[Below]:
 
 
 def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | None = None) -> Outcome:
-    """Goes on with a run that was stopped."""
-    return perform(
-        check(read_json(folder / "experiment.json"), str(folder)), folder, listeners, workers=workers
-    )
+    """Continues a run that was stopped."""
+    return perform(recorded(folder), folder, listeners, workers=workers)
+
+
+def recorded(folder: Path) -> Experiment:
+    """The experiment of a run folder."""
+    return check(read_json(folder / "experiment.json"), str(folder))
 
 
 def _claim(folder: Path, config: Mapping[str, Any]) -> None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from ..core import Phase, Precision
 from ..core.registry import method as methods
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
 from ..methods.knot import ClusteredPretraining
-from .problems import check_options
+from .problems import LARGEST, check_options
+
+
+def _openable(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path cannot contain a NUL character")
+    return path
+
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Natural = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Place = Annotated[Path, AfterValidator(_openable)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -27,6 +35,22 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class UserFile(Table):
+    """A file of the user's own; its SHA-256 is recorded, so that a change is noticed."""
+
+    path: Place
+    """Relative to the experiment file."""
+    sha256: str = ""
+    """Recorded in the run folder."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if not isinstance(value, str | Path | dict):
+            raise ValueError("a file is named by a string")
+        return value if isinstance(value, dict) else {"path": value}
+
+
 class Data(Table):
     """Which examples, and how they are spread over clients."""
 
@@ -34,13 +58,13 @@ class Data(Table):
     """A name that `fedunlearn datasets` lists."""
     partition: str = "pat-50"
     """`pat-10`, `pat-20`, `pat-50` (each client has so many percent of the classes), `iid` or `dirichlet`."""
-    clients: Annotated[int, Field(ge=2)] = 10
+    clients: Annotated[int, Field(ge=2, le=2**63 - 1)] = 10
     """How many."""
     fraction: Share = 1.0
     """The share of the data set that is used."""
     public: Natural = 0
     """So many examples are kept from all clients, for methods that distil."""
-    directory: Path | None = None
+    directory: Place | None = None
     """Where the data set is, if not in `FEDUNLEARN_DATA`."""
     options: dict[str, Any] = {}
     """Of the partition; `dirichlet` has `alpha` and `minimum`."""
@@ -112,6 +136,8 @@ class PretrainingPlan(StagePlan):
     """What is recorded for methods that need it: `norms`, `residuals`, `updates`, `locals`."""
     clusters: Count = 1
     """More than one: every cluster of clients trains a model of its own, for `knot`."""
+    model: UserFile | None = None
+    """A safetensors file to start from instead of pre-training: a module's `state_dict`, or an ω⁰ of ours."""
 
 
 class ParticipationPlan(Table):
@@ -136,6 +162,8 @@ class Experiment(Table):
     """A name that `fedunlearn methods` lists."""
     model: str = "mlp"
     """A name that `fedunlearn models` lists."""
+    use: list[UserFile] = []
+    """Python files to import first, which may register methods, models, data sets and partitions."""
     options: dict[str, Any] = {}
     """Of the method; its page has them."""
     evaluate_every: Count = 1
@@ -172,3 +200,21 @@ class Experiment(Table):
         if plan.clusters > 1:
             return ClusteredPretraining(plan.rounds, plan.lr, clusters=plan.clusters)
         return Pretraining(plan.rounds, plan.lr, tuple(sorted(set(plan.history))))
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """How many rounds there are at most: of pre-training, and after the request."""
+        before = 0 if self.pretraining.model else self.pretraining.rounds
+        return before, sum(phase.rounds for phase in self.phases())
+
+
+def setting_names(table: type[BaseModel] = Experiment, prefix: str = "") -> list[str]:
+    """Every key as an override writes it: ``seed``, ``data.partition``."""
+    names: list[str] = []
+    for key, field in table.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names += setting_names(inner, f"{prefix}{key}.")
+        else:
+            names.append(prefix + key)
+    return names

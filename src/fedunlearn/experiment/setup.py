@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -49,6 +50,9 @@ class Setting:
     ) -> AbstractContextManager[Federation]:
         chosen, public = self.experiment, self.population.public
         members = {**clients, **({PUBLIC: public} if public else {})}
+        if workers is not None and workers > len(members):
+            warnings.warn(f"{len(members)} workers are enough for {len(members)} clients", stacklevel=2)
+            workers = len(members)
         return simulate(
             self.build(0), members, workers=workers, device=chosen.device, precision=chosen.precision
         )

@@ -79,10 +79,13 @@ def read_outcome(folder: Path) -> dict[str, Any]:
 
 def public(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without what decides nothing and may name a person's folder."""
-    return {
-        key: {inner: of for inner, of in value.items() if inner != "directory"} if key == "data" else value
-        for key, value in config.items()
-    }
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: cleaned(of) for key, of in value.items() if key not in ("directory", "path")}
+        return [cleaned(each) for each in value] if isinstance(value, list) else value
+
+    return {key: cleaned(value) for key, value in config.items()}
 
 
 def read_metrics(folder: Path) -> list[Metrics]:
