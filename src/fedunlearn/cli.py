@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .comparison import Comparison
     from .core import Event, Listener, Outcome
     from .experiment import Experiment
+    from .report import Collection, Run
     from .reproduction.results import Results
 
 # Torch takes seconds to import, so commands import what they need themselves.
@@ -168,7 +169,7 @@ def compare(
     """
     from .comparison import read_comparison
     from .record import write
-    from .report import markdown
+    from .report import collect, markdown
 
     wanted = read_comparison(experiment, overrides or [], scale=scale, only=only or [], seeds=seeds)
     name = [wanted.name, *([scale] if scale else []), *map(_in_a_name, overrides or [])]
@@ -177,13 +178,14 @@ def compare(
     _carry_out_all(wanted, folder, workers, track)
     for column in wanted.columns:
         out.print(f"\n{column or wanted.name}", style="bold")
-        for lines in _tables(wanted.places(folder, column), at or []):
+        found = collect([folder / column])
+        for lines in _tables(found.select(wanted.places(folder, column)), at or []):
             _print_table(lines)
         _print_failures(wanted, folder, column)
         # Of all rows that there are, whichever were wanted now.
-        lasting = map(markdown, _tables(wanted.places(folder, column, listed=True), at or []))
+        lasting = map(markdown, _tables(found.select(wanted.places(folder, column, listed=True)), at or []))
         write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
-        _html(folder / column)
+        _html(found, folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 
 
@@ -203,7 +205,7 @@ def reproduce(
 
     Goes on where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
     """
-    from .reproduction import collected, draw, named, plan, titles
+    from .reproduction import check_scale, collected, draw, named, plan, read_columns, titles
 
     if name is None:
         _list(["name", "what it is"], ([name, title] for name, title in titles().items()))
@@ -211,13 +213,14 @@ def reproduce(
     name = named(name)
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
-    collected(folder, scale)  # what is there of another scale is refused before anything runs
+    check_scale(folder, scale)
     pictures_only = wanted.figures == ("triggers",)  # of data: there is nothing to run
     if not pictures_only:
         _carry_out_all(wanted, folder, workers, track)
-    found = collected(folder, scale)
+    columns = read_columns(folder)
+    found = collected(folder, columns, scale)
     if not pictures_only:
-        _side_by_side(wanted, folder, name, found)
+        _side_by_side(wanted, folder, name, found, columns)
     paths, problems = draw(folder, name, wanted, found)
     for path in paths:
         out.print(str(path), soft_wrap=True)
@@ -225,7 +228,9 @@ def reproduce(
         out.print(f"no figure of {problem}", soft_wrap=True)
 
 
-def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
+def _side_by_side(
+    wanted: Comparison, folder: Path, name: str, found: Results, columns: Mapping[str, Collection]
+) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
     from .reproduction import beside, write_tables
     from .reproduction.side_by_side import counted, grid, meaning, setup
@@ -236,7 +241,7 @@ def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -
         out.print(setup(found.settings[column]), soft_wrap=True)
         _print_table(grid(cells, column))
         _print_failures(wanted, folder, column)
-        _html(folder / column)
+        _html(columns[column], folder / column)
     out.print(f"\n{meaning(cells)}\n{counted(cells)}\n", soft_wrap=True)
     for path in write_tables(folder, name, cells, found):
         out.print(str(path), soft_wrap=True)
@@ -262,9 +267,9 @@ def _carry_out_all(
 
 def _print_table(lines: list[list[str]]) -> None:
     """Nothing is cut off where it does not fit: then it is Markdown."""
-    from .report import markdown, shown
+    from .report import markdown, terminal_table
 
-    table = shown(lines)
+    table = terminal_table(lines)
     if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
         out.print(table, end="\n\n")
     else:
@@ -282,11 +287,11 @@ def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
             out.print(f"{where}: {ended['status']}, {ended['reason']}", soft_wrap=True)
 
 
-def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:
-    """What a comparison shows: results and costs, and the course of it where asked."""
-    from .report.comparison import compared, course
+def _tables(runs: Mapping[str, Sequence[Run]], at: Sequence[int]) -> list[list[list[str]]]:
+    """What a comparison shows: results, costs, and the scores after some rounds where asked."""
+    from .report import comparison_tables, round_table
 
-    return [compared(runs), *([course(runs, at)] if at else [])]
+    return [*comparison_tables(runs), *([round_table(runs, at)] if at else [])]
 
 
 @app.command(epilog="Example: fedunlearn resume runs/demo")
@@ -322,10 +327,10 @@ def report(
 ) -> None:
     """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
     from . import methods as _registers_methods  # noqa: F401
-    from .report import write_report
+    from .report import collect, write_report
 
     file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    out.print(f"report  {write_report(runs, file)}", soft_wrap=True)
+    out.print(f"report  {write_report(collect(runs), file)}", soft_wrap=True)
 
 
 @app.command()
@@ -453,28 +458,30 @@ def _carry_out(folder: Path, track: Sequence[str] | None, work: Callable[[Listen
 def _show(folder: Path) -> None:
     """The result of a finished run: table, verdict, curves and report, from its files."""
     from .core import FedUnlearnError
-    from .report import page, table, verdict
+    from .report import collect, stage_table, verdict, write_markdown_page
 
+    found = collect([folder])
+    (run,) = found.runs
     out.print()
-    _print_table(table(folder))
-    out.print(f"\n{verdict(folder)}\n", soft_wrap=True)
+    _print_table(stage_table(run))
+    out.print(f"\n{verdict(run)}\n", soft_wrap=True)
     try:
         from .report.figures import curves
 
-        out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
+        out.print(f"curves  {'  '.join(str(path) for path in curves(run))}", soft_wrap=True)
     except FedUnlearnError as error:
         out.print(f"curves  none: {error}", soft_wrap=True)
-    out.print(f"report  {page(folder)}", soft_wrap=True)
-    _html(folder)
+    out.print(f"report  {write_markdown_page(run)}", soft_wrap=True)
+    _html(found, folder)
 
 
-def _html(folder: Path) -> None:
+def _html(found: Collection, folder: Path) -> None:
     """The report of a run or a comparison beside its files."""
     from .core import FedUnlearnError
     from .report import write_report
 
     try:
-        out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
+        out.print(f"report  {write_report(found, folder / 'report.html')}", soft_wrap=True)
     except FedUnlearnError as error:
         out.print(f"report  no report.html: {error}", soft_wrap=True)
 

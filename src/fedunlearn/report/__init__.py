@@ -1,17 +1,24 @@
-"""What people look at: progress, tables and figures; tables and figures are made from run folders alone."""
+"""What people look at: tables, figures and reports, made from run folders alone; and progress."""
 
+from .conclusions import verdict
 from .html import write_report
-from .markdown_page import page
+from .markdown_page import write_markdown_page
 from .progress import Display
-from .tables import markdown, shown, stages, table, verdict
+from .runs import Collection, Run, collect, read_run
+from .tables import comparison_tables, markdown, round_table, stage_table, terminal_table
 
 __all__ = [
+    "Collection",
     "Display",
+    "Run",
+    "collect",
+    "comparison_tables",
     "markdown",
-    "page",
-    "shown",
-    "stages",
-    "table",
+    "read_run",
+    "round_table",
+    "stage_table",
+    "terminal_table",
     "verdict",
+    "write_markdown_page",
     "write_report",
 ]
