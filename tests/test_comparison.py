@@ -11,8 +11,7 @@ import pytest
 from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, carry_out, missing, read_comparison
 from fedunlearn.record import read_json, read_metrics
-from fedunlearn.report.comparison import compared, course
-from fedunlearn.report.tables import markdown
+from fedunlearn.report import collect, comparison_tables, markdown, round_table
 
 BASE = """
 model = "lenet5"
@@ -159,32 +158,41 @@ def test_what_has_ended_is_left_alone_and_other_settings_are_refused(write, tmp_
     assert read_json(folder / "seed-1/fedosd/experiment.json")["unlearning"]["rounds"] == 2
 
 
-def test_the_table_shows_each_row_with_its_spread(write, tmp_path):
-    comparison = read_comparison(write(BASE + ROWS))
-    perform(comparison, tmp_path / "runs")
-    header, origin, fedosd, loud = compared(comparison.places(tmp_path / "runs", ""))
-    assert header[1:7] == ["ASR¹", "R-Acc¹", "worst¹", "distance¹", "ASR²", "R-Acc²"]
+def tables(comparison: Comparison, folder: Path, *, listed: bool = False):
+    return comparison_tables(collect([folder]).select(comparison.places(folder, "", listed=listed)))
+
+
+def test_the_tables_show_each_row_with_its_spread(write, tmp_path):
+    comparison, folder = read_comparison(write(BASE + ROWS)), tmp_path / "runs"
+    perform(comparison, folder)
+    (header, origin, fedosd, loud), costs = tables(comparison, folder)
+    assert header[1:5] == ["ASR¹", "R-Acc¹", "Worst¹", "ASR²"]
     assert [line[0] for line in (origin, fedosd, loud)] == ["ω⁰", "fedosd", "loud"]
-    runs = [tmp_path / f"runs/seed-{seed}/fedosd" for seed in (1, 2)]
+    runs = [folder / f"seed-{seed}/fedosd" for seed in (1, 2)]
     ends = [next(r for r in reversed(read_metrics(run)) if r["stage"] == "unlearning") for run in runs]
     mean = sum(end["r_acc"] for end in ends) / 2
     spread = abs(ends[0]["r_acc"] - ends[1]["r_acc"]) / 2**0.5
-    assert fedosd[2] == f"{mean:.3f} ±{spread:.3f}"
-    assert fedosd[header.index("trainings")] == "11 ±0"  # 2 rounds of 4 clients, one of 3
-    lines = course(comparison.places(tmp_path / "runs", ""), [0, 2, 7])
+    shown = f"{100 * mean:.1f}% ±{100 * spread:.1f}"
+    assert fedosd[2] == shown
+    assert costs[1][costs[0].index("Trainings")] == "11 ±0"  # 2 rounds of 4 clients, one of 3
+
+    def after(*rounds: int) -> list[list[str]]:
+        return round_table(collect([folder]).rows, rounds)
+
+    lines = after(0, 2, 7)
     assert lines[0] == ["", "after 0", "after 2", "after 7"]
-    assert lines[1][2].endswith(f"{mean:.3f} ±{spread:.3f}")
-    assert lines[1][3] == "- / -"
+    assert lines[1][2].endswith(shown)
+    assert lines[1][3] == "– / –"
     assert markdown(lines).startswith("|  | after 0 | after 2 | after 7 |\n| --- | ---: |")
     place = runs[0] / "metrics.jsonl"  # a round that only one seed has evaluated is not a mean of both
     place.write_text(
         "".join(line for line in place.read_text().splitlines(True) if '"elapsed": 2' not in line)
     )
-    assert course({"fedosd": runs}, [0, 2])[1][2] == "- / -"
+    assert after(0, 2)[1][2] == "– / –"
     outcome = read_json(runs[1] / "outcome.json")
     (runs[1] / "outcome.json").write_text(json.dumps(outcome | {"status": "diverged"}))
-    assert compared({"fedosd": runs})[-1][-1] == "1 of 2 diverged"
-    assert compared({"fedosd": runs[1:]})[-1][-1] == "diverged"
+    results, *_ = tables(comparison, folder)
+    assert results[2][-1] == "1 of 2 diverged"
 
 
 def test_seeds_and_rows_that_were_not_run_do_not_change_the_origin(write, tmp_path):
@@ -192,23 +200,23 @@ def test_seeds_and_rows_that_were_not_run_do_not_change_the_origin(write, tmp_pa
     perform(read_comparison(path, only=["loud"]), folder)
     late = read_comparison(path, only=["fedosd"], seeds=1)
     perform(late, folder)
-    _, origin, *rows = compared(late.places(folder, "", listed=True))
+    (_, origin, *rows), _ = tables(late, folder, listed=True)
     assert (origin[0], [row[0] for row in rows]) == ("ω⁰", ["fedosd", "loud"])
     assert "±" in origin[1]  # of both seeds
     assert "±" in rows[1][1]  # though one was wanted now
-    _, origin, *rows = compared({"fedosd": [], "loud": [folder / "seed-1/loud"]})
-    assert (origin[0], [row[0] for row in rows]) == ("ω⁰", ["loud"])
-    assert "-" not in origin[1:4]
+    (_, origin, *rows), _ = tables(late, folder)
+    assert (origin[0], [row[0] for row in rows]) == ("ω⁰", ["fedosd"])
+    assert "–" not in origin[1:4]
 
 
 def test_without_a_backdoor_the_table_says_what_is_left_of_the_forgotten(write, tmp_path):
     comparison = read_comparison(write(BASE + ROWS + "[backdoor]\nenabled = false\n"), seeds=1)
     perform(comparison, tmp_path / "runs")
-    header, *_ = compared(comparison.places(tmp_path / "runs", ""))
-    assert header[1:3] == ["forget acc.¹", "R-Acc¹"]
+    (header, *_), _ = tables(comparison, tmp_path / "runs")
+    assert header[1:3] == ["Forget acc¹", "R-Acc¹"]
     last = read_metrics(tmp_path / "runs/seed-1/fedosd")[-1]
-    _, fedosd, _ = course(comparison.places(tmp_path / "runs", ""), [3])
-    assert fedosd[1] == f"{last['forget_acc']:.3f} / {last['r_acc']:.3f}"
+    _, fedosd, _ = round_table(collect([tmp_path / "runs"]).rows, [3])
+    assert fedosd[1] == f"{last['forget_acc']:.1%} / {last['r_acc']:.1%}"
 
 
 def test_a_pre_training_that_diverges_says_where_and_can_be_mended(write, tmp_path):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .core import Event, FedUnlearnError, Metrics, Stage, Status
 from .core.registry import Registry
+from .measure.metrics import metric
 from .record import public, read_json, read_metrics, write_json
 
 Parameters = Mapping[str, str | int | float | bool]
@@ -190,7 +191,10 @@ class _EventFile:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         for step, scalars in points:
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+            values = [
+                Summary.Value(tag=name, simple_value=value, metadata=_explained(name))
+                for name, value in scalars.items()
+            ]
             self._append(step, summary=Summary(value=values))
 
     def end(self, step: int, status: str, reason: str) -> None:
@@ -290,6 +294,13 @@ def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
             measure, _, client = key.partition(" ")
             name = f"{group}-clients/{measure}/{client}" if client else f"{group}/{measure}"
             yield re.sub(r"[^\w\-./ ]", ".", name), float(value)
+
+
+def _explained(name: str) -> Any:
+    """What TensorBoard says about a scalar: the help of its metric."""
+    from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+    return SummaryMetadata(summary_description=metric(name.split("/")[1]).help)
 
 
 def _parameters(folder: Path) -> Parameters:

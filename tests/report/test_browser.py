@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from chromium import Browser, program
 
-from fedunlearn.report import write_report
+from fedunlearn.report import collect, write_report
 
 pytest.importorskip("jinja2")
 pytestmark = pytest.mark.skipif(
@@ -27,14 +27,14 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def run(browser, tmp_path, folder):
-    path = write_report([folder], tmp_path / "page.html")
+    path = write_report(collect([folder]), tmp_path / "page.html")
     browser.open(path)
     return path
 
 
 @pytest.fixture
 def rows(browser, tmp_path, comparison):
-    path = write_report([comparison], tmp_path / "page.html")
+    path = write_report(collect([comparison]), tmp_path / "page.html")
     browser.open(path)
     return path
 
@@ -109,11 +109,11 @@ def test_rows_come_and_go_in_the_figures(browser, rows):
 
 
 def test_values_are_read_by_pointer_and_by_keyboard(browser, run):
-    browser.point('[data-plot="accuracy"]')
+    browser.point('[data-plot="scores"]')
     assert tip(browser).startswith("Round")
     browser.key("Escape")
     assert tip(browser) == ""
-    browser.focus("[data-plot=accuracy]")
+    browser.focus("[data-plot=scores]")
     browser.key("End")
     assert tip(browser).split() == ["Round", "5", "R-Acc", "85.0", "%", "ASR", "2.0", "%"]
     assert shown(browser, ".live .cursor")
@@ -121,7 +121,7 @@ def test_values_are_read_by_pointer_and_by_keyboard(browser, run):
 
 def test_values_are_read_by_finger(browser, run):
     browser.open(run, width=360, height=740)
-    browser.tap('[data-plot="accuracy"]')
+    browser.tap('[data-plot="scores"]')
     assert tip(browser).startswith("Round")
     browser.tap("#h-rounds")
     assert tip(browser) == ""
@@ -216,7 +216,7 @@ def test_a_name_is_a_name_and_not_a_program(browser, tmp_path, folder):
     hostile = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
     config = {**json.loads((folder / "experiment.json").read_text()), "name": hostile}
     (folder / "experiment.json").write_text(json.dumps(config))
-    browser.open(write_report([folder], Path(tmp_path / "page.html")))
+    browser.open(write_report(collect([folder]), Path(tmp_path / "page.html")))
     assert browser.run("document.querySelector('h1').textContent") == hostile
     assert browser.run("typeof window.hacked") == "undefined"
     assert browser.said("Log.entryAdded") == []
@@ -242,7 +242,7 @@ def colour(written):
 def test_clients_are_legible_in_their_shades(browser, tmp_path, clients_comparison, kind, scheme):
     browser.media(kind, prefers_color_scheme=scheme)
     try:
-        browser.open(write_report([clients_comparison], tmp_path / "page.html"))
+        browser.open(write_report(collect([clients_comparison]), tmp_path / "page.html"))
         cells = browser.run(
             f"[...document.querySelectorAll('{CELLS}')].map((cell) => [Number(cell.dataset.value),"
             "getComputedStyle(cell).backgroundColor, getComputedStyle(cell).color,"
@@ -265,7 +265,7 @@ def test_clients_are_legible_in_their_shades(browser, tmp_path, clients_comparis
 
 
 def test_clients_are_sorted_and_reached_from_the_top(browser, tmp_path, clients_comparison):
-    browser.open(write_report([clients_comparison], tmp_path / "page.html"))
+    browser.open(write_report(collect([clients_comparison]), tmp_path / "page.html"))
     assert shown(browser, "nav a[href='#clients']")
     assert column(browser, 0, "#clients table") == ["ω⁰", "one", "two"]
     browser.click("#clients th:nth-child(2) button")

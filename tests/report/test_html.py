@@ -16,11 +16,22 @@ import pytest
 from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
+from fedunlearn.record import read_metrics
+from fedunlearn.report import (
+    collect,
+    comparison_tables,
+    round_table,
+    runs,
+    stage_table,
+    verdict,
+    write_markdown_page,
+    write_report,
+)
 from fedunlearn.report import html as module
-from fedunlearn.report import write_report
-from fedunlearn.report.html import comparison as many
+from fedunlearn.report.figures import curves
+from fedunlearn.report.html.comparison import comparison_page
 from fedunlearn.report.rerun import recipes, toml
-from fedunlearn.report.runs import collect, flat
+from fedunlearn.report.settings import flat
 
 pytest.importorskip("jinja2")
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'
@@ -30,7 +41,7 @@ TEMPLATES = Path(module.__file__).parent / "templates"
 @pytest.fixture
 def page(tmp_path):
     def made(*folders):
-        return write_report(folders, tmp_path / "page.html").read_text()
+        return write_report(collect(folders), tmp_path / "page.html").read_text()
 
     return made
 
@@ -55,8 +66,8 @@ def test_a_run_is_told_from_request_to_model(page, folder):
     text = said(page(folder))
     for words in (
         "made",
-        "The backdoor works on 2.0% of the forgotten data (before: 90.0%)",
-        "10 clients trained the model mlp on fashion-demo, spread over them by pat-20",
+        "The backdoor of the target works on 2.0% of the triggered data (before the request: 90.0%)",
+        "10 clients trained the model mlp on fashion-demo, split by pat-20",
         "The method: fedosd; seed 3.",
         "Pan et al., AAAI 2025",
         "The last evaluated round of each stage",
@@ -70,7 +81,7 @@ def test_a_run_is_told_from_request_to_model(page, folder):
 def test_a_comparison_has_every_row_with_its_spread(page, comparison):
     text = said(page(comparison))
     for words in (
-        "1 of 3 finished rows end with an ASR of at most 10%",
+        "1 of 3 finished rows end with an ASR of at most 10.0%",
         "mean ± standard deviation of 2 runs",
         "method-00 1.5% ±0.7",
         "fedunlearn compare comparison.toml --seeds 2",
@@ -92,7 +103,7 @@ def test_stages_are_parted_where_most_rows_part_them(comparison, planned, border
     for place in comparison.glob("seed-*/*/experiment.json"):
         config = json.loads(place.read_text())
         place.write_text(json.dumps(config | {"unlearning": {"rounds": planned}}))
-    first, *_ = many._overlays(collect([comparison]))
+    first, *_ = comparison_page(collect([comparison]))["plots"]
     assert first.borders == borders
     assert ("begins elsewhere for method-01." in first.about) == bool(borders)
 
@@ -107,12 +118,12 @@ def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison
     text = said(page(comparison))
     assert "method-00 keeps" not in text
     assert "a failed run counts as it ended" in text
-    grid = many._results(collect([comparison]))
-    (cells,) = [cells for name, _, cells in grid.lines if name == "method-00"]
-    asr = dict(zip([column.key for column in grid.columns], cells, strict=True))["asr_1"]
+    shown = comparison_page(collect([comparison]))
+    (cells,) = [cells for name, _, cells in shown["results"].lines if name == "method-00"]
+    asr = dict(zip([heading.title for heading in shown["results"].headings], cells, strict=True))["ASR¹"]
     assert asr.value == pytest.approx((0.01 + json.loads(lines[0])["asr"]) / 2)
-    ends = [max(plot.curves[0].values) for plot in many._overlays(collect([comparison]))]
-    panel, *_ = many._panels(collect([comparison]), "asr")
+    ends = [max(plot.curves[0].values) for plot in shown["plots"]]
+    panel, *_ = shown["panels"]
     assert {*ends, max(panel["plot"].curves[0].values)} == {5.0}  # a failed run cuts no curve short
 
 
@@ -281,13 +292,104 @@ def test_a_row_that_began_elsewhere_has_an_origin_of_its_own(page, comparison):
     assert "ω⁰ (method-02) 70.0%" in text
 
 
-def test_without_a_backdoor_the_forgotten_data_are_judged(page, comparison, folder):
-    for path in folder.rglob("metrics.jsonl"):
-        path.write_text(path.read_text().replace('"asr"', '"forget_acc"'))
-    assert "Forget acc" in said(page(folder))
+def clean(folder: Path, rows: dict[str, tuple[float, float | None, float]], before: float) -> Path:
+    """A comparison without a backdoor: forget accuracy after unlearning and at the end of each method."""
+    for name, (utility, unlearned, end) in rows.items():
+        scores = {"r_acc": utility, "r_acc_worst": utility - 0.1, "r_acc_std": 0.1, "r_acc_best": utility}
+        steps = [("start", before), ("unlearning", unlearned), ("post-training", end)]
+        lines = [
+            {"stage": stage, "round": 1, "elapsed": at, "distance": at, "forget_acc": value, **scores}
+            for at, (stage, value) in enumerate(steps)
+            if value is not None
+        ]
+        run = folder / "seed-1" / name
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run / "experiment.json").write_text(json.dumps({"name": "clean", "method": name, "seed": 1}))
+        ended = {"status": "done", "reason": "", "model_sha256": "abc"}
+        (run / "outcome.json").write_text(json.dumps(ended))
+    return folder
+
+
+def test_a_clean_client_is_judged_by_the_distance_to_retraining(page, tmp_path):
+    rows = {
+        "retrain": (0.85, None, 0.823),
+        "ascent": (0.30, 0.0, 0.02),  # the lowest, and the furthest from retraining
+        "fedosd": (0.84, 0.333, 0.93),  # it came back
+        "puf": (0.80, 0.70, 0.81),
+    }
+    text = said(page(clean(tmp_path / "c", rows, 0.953)))
+    assert "1 of 3 finished rows end near the Forget acc of retraining (82.3%)." in text
+    assert "Among them, puf keeps the highest R-Acc (80.0%)." in text
+    assert "Forget acc closest to retraining 81.0% puf (retraining 82.3%)" in text
+    assert "the closer to the line, the better: it is the Forget acc of retraining" in text
+    assert "Lowest Forget" not in text
+    assert "Up and left" not in text
+    assert (
+        "fedosd: forgetting relapsed. Forget acc was 33.3% after unlearning and is 93.0% at the end "
+        "(retraining: 82.3%)." in text
+    )
+    for row in ("puf", "ascent", "retrain"):
+        assert f"{row}: forgetting relapsed" not in text
+
+
+def test_a_clean_client_cannot_be_judged_without_retraining(page, tmp_path):
+    rows = {"ascent": (0.30, 0.0, 0.02), "puf": (0.80, 0.70, 0.81)}
+    text = said(page(clean(tmp_path / "c", rows, 0.953)))
+    assert "Without a retrain row, Forget acc cannot be judged: lower is not better." in text
+    assert "closest to retraining" not in text
+    assert "Lowest Forget" not in text
+    assert "Up and left" not in text
+
+
+@pytest.mark.parametrize(("before", "retrained"), [(0.83, 0.82), (0.5, 0.51)])
+def test_a_model_that_remembers_no_more_than_retraining_had_nothing_to_forget(
+    page, tmp_path, before, retrained
+):
+    rows = {"retrain": (0.85, None, retrained), "puf": (0.80, 0.70, 0.81)}
+    text = said(page(clean(tmp_path / "c", rows, before)))
+    assert f"Nothing can be concluded about forgetting: Forget acc of ω⁰ was {before:.1%}" in text
+    assert "closest to retraining" not in text
+
+
+def test_a_backdoor_that_was_never_planted_decides_nothing(page, comparison):
+    for path in comparison.rglob("metrics.jsonl"):
+        path.write_text(path.read_text().replace('"asr": 0.9', '"asr": 0.012'))
     text = said(page(comparison))
-    assert "Lowest forget accuracy" in text
-    assert "ASR²" not in text
+    assert "Nothing can be concluded about forgetting: ASR of ω⁰ was 1.2%" in text
+    assert "Lowest ASR" not in text
+    assert "Highest R-Acc" in text
+
+
+def test_the_tile_of_conflicts_names_its_stage(page, folder):
+    text = said(page(folder))
+    assert "NC in unlearning 0.33 post-training 2.50; most in a round 3" in text
+
+
+def test_folders_of_version_0_1_are_reported_and_compared(page):
+    folder = Path(__file__).parent / "version-0.1"
+    for words in ("fedosd", "retrain", "Nothing can be concluded about forgetting"):
+        assert words in said(page(folder))
+    text = said(page(folder / "seed-1/fedosd"))
+    assert "The backdoor of client-0 works on 21.2% of the triggered data" in text
+    results, costs = comparison_tables(collect([folder]).rows)
+    assert [line[0] for line in results] == ["", "ω⁰", "fedosd", "retrain"]
+    assert costs[1][1] == "18"
+
+
+def test_the_files_of_a_run_are_read_once(monkeypatch, tmp_path, comparison):
+    read = []
+    monkeypatch.setattr(runs, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
+    found = collect([comparison])
+    comparison_tables(found.rows)
+    round_table(found.rows, [0, 3])
+    write_report(found, tmp_path / "page.html")
+    (run, *_) = found.runs
+    stage_table(run)
+    verdict(run)
+    write_markdown_page(run)
+    curves(run)
+    assert sorted(read) == sorted(path.parent for path in comparison.rglob("metrics.jsonl"))
 
 
 def test_numbers_that_are_not_finite_are_left_out_of_figures(page, folder):

@@ -269,7 +269,7 @@ def test_seconds_are_those_of_the_seed_that_was_disturbed_least():
     runs += [run(column, "retrain", {"seconds": took}, seed) for seed, took in enumerate((10.0, 60.0))]
     assert one(Results("made", {}, {}, {}, runs), "fedosd-quick", column) == (
         "holds",
-        "fedosd seconds 11.0, retrain seconds 10.0",
+        "fedosd Seconds 11.0, retrain Seconds 10.0",
     )
 
 
@@ -288,7 +288,7 @@ def test_seconds_of_a_run_that_had_all_of_its_rounds_come_first():
     runs += [replace(run(column, row, {"seconds": 1.0}, 2), stopped=True) for row in ("fedosd", "retrain")]
     assert one(Results("made", {}, {}, {}, runs), "fedosd-quick", column) == (
         "holds",
-        "fedosd seconds 20.0, retrain seconds 19.0",
+        "fedosd Seconds 20.0, retrain Seconds 19.0",
     )
 
 
@@ -324,7 +324,7 @@ def test_the_course_of_unlearning_ends_where_it_ended():
 
 def test_seconds_that_nobody_took_are_no_seconds():
     results = made("fedosd seconds_server=0 seconds=20", ("fmnist-pat-50",))
-    assert one(results, "server-quick", "fmnist-pat-50") == ("not run", "no fedosd server's seconds")
+    assert one(results, "server-quick", "fmnist-pat-50") == ("not run", "no fedosd Server seconds")
 
 
 def test_what_the_papers_own_numbers_do_not_show():

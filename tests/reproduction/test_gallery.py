@@ -167,7 +167,7 @@ def test_curves_are_means_in_a_band_with_the_end_of_unlearning_marked(results, t
         (5, 0.4),
         (5, 0.6),
     ]
-    assert {"ASR", "R-Acc", "distance to ω⁰", "round", "FedOSD", "Retraining"} <= set(text(drawn[0]))
+    assert {"ASR", "R-Acc", "Distance", "round", "FedOSD", "Retraining"} <= set(text(drawn[0]))
     assert any("Mean of 2 seeds, bands from the lowest to the highest" in words for words in text(drawn[0]))
 
 
@@ -229,7 +229,7 @@ def test_far_distances_are_logarithmic_and_leave_out_zero(tmp_path, drawn):
     distance = drawn[0].axes[2]
     assert distance.get_yscale() == "log"
     assert lines(distance)["mode"].get_xdata().tolist() == [5, 10]
-    assert "distance to ω⁰ (log)" in text(drawn[0])
+    assert "Distance (log)" in text(drawn[0])
 
 
 def test_the_trade_off_leads_from_hollow_to_filled_marks(results, tmp_path, drawn):
@@ -316,7 +316,7 @@ def test_uncounted_conflicts_are_refused(results, tmp_path):
 def test_costs_are_means_of_what_was_counted(results, tmp_path, drawn):
     gallery.costs(results, "b", ROWS, tmp_path / "a")
     found = {axes.get_title(loc="left"): widths(axes)[0] for axes in drawn[0].axes}
-    assert found == {"local trainings": 150, "seconds": 12, "MB sent up + down": 8, "MB stored": 4}
+    assert found == {"Trainings": 150, "Seconds": 12, "MB exchanged": 8, "MB stored": 4}
     assert [list(line.get_xdata()) for line in drawn[0].axes[0].lines[:2]] == [[100, 200], [100, 200]]
 
 

@@ -12,9 +12,19 @@ import pytest
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.core import Status
+from fedunlearn.report.trials import score
 from fedunlearn.reproduction.latex import as_latex
 from fedunlearn.reproduction.paper import lookup
-from fedunlearn.reproduction.results import Result, Results, gather, joined, load, retained, save, score
+from fedunlearn.reproduction.results import (
+    Result,
+    Results,
+    gather,
+    joined,
+    load,
+    read_columns,
+    retained,
+    save,
+)
 from fedunlearn.reproduction.side_by_side import (
     as_csv,
     as_markdown,
@@ -132,7 +142,7 @@ def test_conflicts_and_seconds_are_costs():
 
 def test_what_the_paper_does_not_print_is_shown_without_it():
     lines = grid(table(""), "fmnist-pat-50")
-    assert lines[0][1::3] == ["ASR", "R-Acc", "worst", "best", "η"]
+    assert lines[0][1::3] == ["ASR", "R-Acc", "Worst", "Best", "η"]
     other = Results("laptop", {"fmnist-pat-50": settings(clients=7)}, {}, {}, RUNS)
     assert {cell.paper for cell in table(results=other)} == {None}
     assert "the paper prints no accuracy" in counted(table(results=other))
@@ -409,42 +419,43 @@ def gathered(tmp_path):
     [
         ("metrics.jsonl", "3\n", "line 1 is not what a run writes"),
         ("metrics.jsonl", '{"round": 0, "elapsed": 0, "distance": 0}\n', "line 1 is not what a run writes"),
-        ("metrics.jsonl", "", "holds no evaluated round"),
+        ("metrics.jsonl", "", r"metrics\.jsonl of a run that ended is empty"),
         ("outcome.json", '{"status": "done"}', "does not say how the run ended"),
         ("experiment.json", "[]", "holds no table of values"),
         ("experiment.json", "{}", "says nothing of 'seed'"),
-        ("experiment.json", json.dumps(CONFIG | {"data": 3}), "is not what a run writes"),
+        ("experiment.json", json.dumps(CONFIG | {"data": 3}), "data must be a table of settings"),
         ("experiment.json", json.dumps(CONFIG | {"recovery": {}}), "says nothing of 'rounds'"),
     ],
 )
 def test_a_damaged_run_is_named(gathered, file, content, sentence):
     (gathered / "mine/seed-4/fedosd" / file).write_text(content)
     with pytest.raises(FedUnlearnError, match=sentence):
-        gather(gathered, "laptop")
+        gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_run_that_does_not_say_what_made_it_is_named(gathered):
     (gathered / "mine/seed-4/fedosd/environment.json").unlink()
     with pytest.raises(FedUnlearnError, match=r"holds no environment\.json"):
-        gather(gathered, "laptop")
+        gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_run_in_the_folder_of_another_seed_is_named(gathered):
     (gathered / "mine/seed-4").rename(gathered / "mine/seed-5")
     with pytest.raises(FedUnlearnError, match=r"seed-5/fedosd is a run of seed 4: remove it"):
-        gather(gathered, "laptop")
+        gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_trial_that_measured_nothing_is_named(gathered):
-    (gathered / "mine/trials/fedosd/0.1/metrics.jsonl").write_text("")
+    row = {"stage": "start", "round": 0, "elapsed": 0, "distance": 0}
+    (gathered / "mine/trials/fedosd/0.1/metrics.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(FedUnlearnError, match=r"0\.1 has ended and holds no evaluated round"):
-        gather(gathered, "laptop")
+        gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_folder_of_runs_is_gathered(gathered):
     (gathered / "mine/seed-4/unfinished").mkdir()
     shutil.copytree(gathered / "mine/seed-4", gathered / "mine/seed-4-backup")
-    found = gather(gathered, "laptop")
+    found = gather(gathered, read_columns(gathered), "laptop")
     (run,) = found.of("mine", "fedosd")
     assert (run.seed, run.rate, run.before["asr"], run.unlearned["asr"], run.recovered) == (
         4,
@@ -465,10 +476,7 @@ def test_a_folder_of_runs_is_gathered(gathered):
     changed = CONFIG | {"data": {**CONFIG["data"], "fraction": 0.2}}
     (other / "experiment.json").write_text(json.dumps(changed))
     with pytest.raises(FedUnlearnError, match="puf was run with other settings than the runs beside it"):
-        gather(gathered, "laptop")
-    (other / "metrics.jsonl").write_text("")
-    with pytest.raises(FedUnlearnError, match="has ended and holds no evaluated round"):
-        gather(gathered, "laptop")
+        gather(gathered, read_columns(gathered), "laptop")
     (gathered / "mine/trials/fedosd/0.1/outcome.json").write_text(
         '{"status": "diverged", "model_sha256": "abc"}'
     )

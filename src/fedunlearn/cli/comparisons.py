@@ -17,6 +17,7 @@ from .runs import in_folder_name, listening, write_html
 if TYPE_CHECKING:
     from ..comparison import Comparison
     from ..core import Listener
+    from ..report import Collection, Run
     from ..reproduction.results import Results
 
 
@@ -45,7 +46,7 @@ def compare(
     """
     from ..comparison import read_comparison
     from ..record import write
-    from ..report import markdown
+    from ..report import collect, markdown
 
     wanted = read_comparison(
         experiment, overrides or [], scale=scale, only=only or [], seeds=seeds, use=use or []
@@ -56,13 +57,14 @@ def compare(
     _carry_out(wanted, folder, workers, track)
     for column in wanted.columns:
         out.print(f"\n{column or wanted.name}", style="bold")
-        for lines in _tables(wanted.places(folder, column), at or []):
+        found = collect([folder / column])
+        for lines in _tables(found.select(wanted.places(folder, column)), at or []):
             print_table(lines)
         _print_failures(wanted, folder, column)
         # Of all rows that there are, whichever were wanted now.
-        lasting = map(markdown, _tables(wanted.places(folder, column, listed=True), at or []))
+        lasting = map(markdown, _tables(found.select(wanted.places(folder, column, listed=True)), at or []))
         write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
-        write_html(folder / column)
+        write_html(found, folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 
 
@@ -81,7 +83,7 @@ def reproduce(
 
     Continues where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
     """
-    from ..reproduction import collected, draw, named, plan, titles
+    from ..reproduction import check_scale, collected, draw, named, plan, read_columns, titles
 
     if name is None:
         print_list(["name", "what it is"], ([name, title] for name, title in titles().items()))
@@ -89,13 +91,14 @@ def reproduce(
     name = named(name)
     wanted = plan(name, scale=scale, only=only or [], seeds=seeds)
     folder = folder or Path("runs") / f"reproduce-{scale}"
-    collected(folder, scale)  # what is there of another scale is refused before anything runs
+    check_scale(folder, scale)
     pictures_only = wanted.figures == ("triggers",)  # of data: there is nothing to run
     if not pictures_only:
         _carry_out(wanted, folder, workers, track)
-    found = collected(folder, scale)
+    columns = read_columns(folder)
+    found = collected(folder, columns, scale)
     if not pictures_only:
-        _side_by_side(wanted, folder, name, found)
+        _side_by_side(wanted, folder, name, found, columns)
     paths, problems = draw(folder, name, wanted, found)
     for path in paths:
         out.print(str(path), soft_wrap=True)
@@ -103,7 +106,9 @@ def reproduce(
         print_text(f"no figure of {problem}")
 
 
-def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -> None:
+def _side_by_side(
+    wanted: Comparison, folder: Path, name: str, found: Results, columns: Mapping[str, Collection]
+) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
     from ..reproduction import beside, write_tables
     from ..reproduction.side_by_side import counted, grid, meaning, setup
@@ -114,7 +119,7 @@ def _side_by_side(wanted: Comparison, folder: Path, name: str, found: Results) -
         print_text(setup(found.settings[column]))
         print_table(grid(cells, column))
         _print_failures(wanted, folder, column)
-        write_html(folder / column)
+        write_html(columns[column], folder / column)
     print_text(f"{meaning(cells)}\n{counted(cells)}\n")
     for path in write_tables(folder, name, cells, found):
         out.print(str(path), soft_wrap=True)
@@ -147,8 +152,8 @@ def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
             print_text(f"{where}: {ended['status']}, {ended['reason']}")
 
 
-def _tables(runs: Mapping[str, Sequence[Path]], at: Sequence[int]) -> list[list[list[str]]]:
-    """What a comparison shows: results and costs, and the course of it where asked."""
-    from ..report.comparison import compared, course
+def _tables(runs: Mapping[str, Sequence[Run]], at: Sequence[int]) -> list[list[list[str]]]:
+    """What a comparison shows: results, costs, and the scores after some rounds where asked."""
+    from ..report import comparison_tables, round_table
 
-    return [compared(runs), *([course(runs, at)] if at else [])]
+    return [*comparison_tables(runs), *([round_table(runs, at)] if at else [])]

@@ -17,6 +17,7 @@ from .options import Out, Track, Use, Workers
 if TYPE_CHECKING:
     from ..core import Event, Listener
     from ..experiment import Experiment
+    from ..report import Collection
 
 
 def demo(
@@ -91,10 +92,10 @@ def report(
 ) -> None:
     """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
     from .. import methods as _registers_methods  # noqa: F401
-    from ..report import write_report
+    from ..report import collect, write_report
 
     file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    out.print(f"report  {write_report(runs, file)}", soft_wrap=True)
+    out.print(f"report  {write_report(collect(runs), file)}", soft_wrap=True)
 
 
 @contextmanager
@@ -143,28 +144,30 @@ def _show_progress(
 def _print_result(folder: Path) -> None:
     """The result of a finished run: table, verdict, curves and report, from its files."""
     from ..core import FedUnlearnError
-    from ..report import page, table, verdict
+    from ..report import collect, stage_table, verdict, write_markdown_page
 
+    found = collect([folder])
+    (run,) = found.runs
     out.print()
-    print_table(table(folder))
-    print_text(f"{verdict(folder)}\n")
+    print_table(stage_table(run))
+    print_text(f"{verdict(run)}\n")
     try:
         from ..report.figures import curves
 
-        out.print(f"curves  {'  '.join(str(path) for path in curves(folder))}", soft_wrap=True)
+        out.print(f"curves  {'  '.join(str(path) for path in curves(run))}", soft_wrap=True)
     except FedUnlearnError as error:
         print_text(f"curves  none: {error}")
-    out.print(f"report  {page(folder)}", soft_wrap=True)
-    write_html(folder)
+    out.print(f"report  {write_markdown_page(run)}", soft_wrap=True)
+    write_html(found, folder)
 
 
-def write_html(folder: Path) -> None:
+def write_html(found: Collection, folder: Path) -> None:
     """The report of a run or a comparison beside its files."""
     from ..core import FedUnlearnError
     from ..report import write_report
 
     try:
-        out.print(f"report  {write_report([folder], folder / 'report.html')}", soft_wrap=True)
+        out.print(f"report  {write_report(found, folder / 'report.html')}", soft_wrap=True)
     except FedUnlearnError as error:
         print_text(f"report  no report.html: {error}")
 

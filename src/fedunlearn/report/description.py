@@ -1,4 +1,4 @@
-"""What was asked, by whom it is answered and where the runs were made, in plain words."""
+"""What was asked, which methods answered, and where the runs were made, in sentences."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.registry import method
-from .runs import Collection, Run, flat, setting, shared, typical
+from .conclusions import forgotten
+from .runs import Collection, Run
+from .settings import flat, setting, shared, typical
 
 BACKDOOR = "a backdoor that shows whether it is forgotten"
 
 
-def asked(collection: Collection) -> list[str]:
-    """The request in plain words, as far as all runs share it."""
+def request(collection: Collection) -> list[str]:
+    """The request in sentences, as far as all runs share it."""
     config = shared(run.config for run in collection.runs)
-    said = (_trained(config), _poisoned(config), _requested(config), _scheduled(config, collection.runs))
+    said = (
+        _trained(config),
+        _poisoned(config),
+        _requested(config, collection.runs),
+        _scheduled(config, collection.runs),
+    )
     return [text for text in said if text]
 
 
@@ -25,7 +32,7 @@ def _trained(config: Mapping[str, Any]) -> str:
     share = data.get("fraction", 1.0)
     part = f" ({share:.0%} of it)" if isinstance(share, float) and share < 1 else ""
     on = f" on {data['dataset']}{part}" if "dataset" in data else ""
-    spread = f", spread over them by {data['partition']}" if "partition" in data else ""
+    spread = f", split by {data['partition']}" if "partition" in data else ""
     plan = setting(config, "pretraining", "rounds")
     long = f", in {plan} rounds of federated averaging" if plan else ""
     return f"{clients} trained{what}{on}{spread}{long}. The result is ω⁰."
@@ -43,11 +50,13 @@ def _poisoned(config: Mapping[str, Any]) -> str:
     return f"What is to be forgotten carried a trigger and a wrong label: {BACKDOOR}."
 
 
-def _requested(config: Mapping[str, Any]) -> str:
+def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     request = setting(config, "request") or {}
     targets = request.get("targets", 1)
     if isinstance(targets, int):
         who = "one client, chosen by the seed" if targets == 1 else f"{targets} clients, chosen by the seed"
+        names = {forgotten(run) for run in runs if run.targets}
+        who += f" ({names.pop()})" if len(names) == 1 else ""
     else:
         who = targets if isinstance(targets, str) else ", ".join(map(str, targets))
     level = request.get("level")
@@ -114,19 +123,10 @@ def differing(collection: Collection) -> list[tuple[str, list[str]]]:
     return [(row, changes) for row, changes in found if changes]
 
 
-def each(collection: Collection) -> list[tuple[str, Run]]:
-    """Every run with its row, and its seed where a row has several."""
-    return [
-        (f"{row}, seed {run.config.get('seed')}" if len(runs) > 1 else row, run)
-        for row, runs in collection.rows.items()
-        for run in runs
-    ]
-
-
 def environments(collection: Collection) -> list[tuple[Mapping[str, Any], list[str]]]:
     """Each environment, with the runs that were made in it."""
     found: list[tuple[Mapping[str, Any], list[str]]] = []
-    for row, run in each(collection):
+    for row, run in collection.labelled:
         same = [rows for environment, rows in found if environment == run.environment]
         if same:
             same[0].append(row)

@@ -1,12 +1,15 @@
-"""One page about a run that can be read without the program."""
+"""One Markdown page about a run that can be read without the program."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ..measure.metrics import metric
 from ..record import write
-from .runs import read_run, setting
-from .tables import markdown, table, verdict
+from .conclusions import forgotten, verdict
+from .runs import Run
+from .settings import setting
+from .tables import markdown, stage_keys, stage_table
 
 ASKED = (
     ("request", "level"),
@@ -19,33 +22,26 @@ ASKED = (
 )
 
 
-def page(folder: Path) -> Path:
+def write_markdown_page(run: Run) -> Path:
     """Writes ``report.md``: what was asked, how it ended, the stages, the curves, and how to do it again."""
-    run = read_run(folder)
     given = {keys[-1]: setting(run.config, *keys) for keys in ASKED}
     asked = ", ".join(f"{key} `{value}`" for key, value in given.items() if value is not None)
-    drawn = (folder / "curves.svg").exists()
-    curves = (
-        "![ASR, R-Acc and distance over the rounds](curves.svg)"
-        if drawn
-        else "(No figure: matplotlib is missing.)"
-    )
-    text = f"""# {run.config.get("name", folder.name)}
+    drawn = (run.folder / "curves.svg").exists()
+    meanings = "\n".join(f"- **{metric(key).title}**: {metric(key).help}" for key in stage_keys(run.stages))
+    text = f"""# {run.config.get("name", run.folder.name)}
 
-{verdict(folder)}
+{verdict(run)}
 
-{markdown(table(folder))}
+{markdown(stage_table(run))}
 
-{curves}
+{"![Scores and distance over the rounds](curves.svg)" if drawn else "(No figure: matplotlib is missing.)"}
 
-- Asked: {asked or "unknown"}; every setting is in `experiment.json`.
+- Request: forget {forgotten(run)}; {asked or "settings unknown"}. Every setting is in `experiment.json`.
 - Ended: `{run.outcome["status"]}`; SHA-256 of the model: `{run.outcome["model_sha256"]}`.
 - Made with: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
 
-ASR: share of the target's triggered pictures that get the attacker's label. R-Acc: accuracy of the retained
-clients on their own test data; worst and best are single clients. Target clean: accuracy on the target's own
-test data. Distance: Euclidean distance to the parameters before the request (ω⁰). NC: retained clients whose
-loss a step raised, to first order; mean over the rounds.
+{meanings}
 """
-    write(folder / "report.md", text.encode())
-    return folder / "report.md"
+    path = run.folder / "report.md"
+    write(path, text.encode())
+    return path

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .runs import Collection, flat, nested, typical
+from .runs import Collection
+from .settings import flat, nested, typical
 
 
 def recipes(collection: Collection) -> list[tuple[str, str, str]]:
@@ -26,7 +27,7 @@ def recipes(collection: Collection) -> list[tuple[str, str, str]]:
 def _comparison(collection: Collection) -> tuple[str, str, str]:
     """What most rows have, then what each changes; a row is named like its method unless it names one."""
     rows = {row: {**runs[0].config} for row, runs in collection.rows.items()}
-    seeds = {int(run.config.get("seed", 0)) for run in collection.runs}
+    seeds = {run.seed for run in collection.runs}
     for config in rows.values():
         config.pop("seed", None)
     common = typical(list(rows.values()))

@@ -1,113 +1,112 @@
-"""The result of a run as a table: ω⁰, after unlearning, after post-training."""
+"""Tables of runs and comparisons as text: for the terminal and for Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from numbers import Real
-from pathlib import Path
-from statistics import fmean
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from rich.table import Table
+from ..core import Metrics, Status
+from ..measure.metrics import metric
+from .runs import Run
+from .summary import Column, Numbers, before, cost_columns, mean_text, origins, result_columns, summarise
 
-from ..core import FedUnlearnError, Metrics
-from ..record import read_metrics
+Lines = list[list[str]]
+"""Header and rows; the first cell of a row is its name."""
 
-COLUMNS = {
-    "asr": "ASR",
-    "forget_acc": "Forget acc",
-    "r_acc": "R-Acc",
-    "r_acc_std": "std",
-    "r_acc_worst": "worst",
-    "r_acc_best": "best",
-    "target_acc": "Target clean",
-    "distance": "Distance",
-    "conflicts": "NC",
-}
-LABELS = {
-    "start": "ω⁰",
-    "pre-training": "pre-trained",
-    "unlearning": "unlearned",
-    "post-training": "post-trained",
-}
-ALWAYS = {"round", "elapsed", "distance"}
-UTILITY = {"r_acc", "r_acc_std", "r_acc_worst", "r_acc_best"}
-SOMETIMES = {"asr", "forget_acc", "target_acc", "conflicts", "local_trainings", "seconds"}
-SOMETIMES |= {"seconds_server", "bytes_up", "bytes_down", "bytes_stored", "lr", "r_seen"}
+STAGE_KEYS = (
+    *("asr", "forget_acc", "r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "target_acc"),
+    *("distance", "coverage", "conflicts"),
+)
 
 
-def measured(folder: Path) -> list[Metrics]:
-    """The rows of a run; refused where one is not what a run writes."""
-    rows = read_metrics(folder)
-    for number, row in enumerate(rows, 1):
-        if not _sound(row):
-            raise FedUnlearnError(
-                f"{folder / 'metrics.jsonl'}, line {number} is not what a run writes: restore it, "
-                "or run anew in another folder"
-            )
-    return rows
+def stage_keys(stages: Mapping[str, Metrics]) -> list[str]:
+    """What is shown after each stage: scores, those of other tasks too, and coverage where it is not full."""
+    rows = list(stages.values())
+    own = dict.fromkeys(
+        key
+        for row in rows
+        for key in row
+        if key.startswith(("r_", "forget_", "target_"))
+        and " " not in key
+        and key not in (*STAGE_KEYS, "r_seen")
+    )
+    full = all(float(row.get("coverage", 1)) >= 1 for row in rows)
+    keys = [key for key in (*own, *STAGE_KEYS) if any(key in row for row in rows)]
+    return [key for key in keys if key != "coverage" or not full]
 
 
-def _sound(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and row.get("stage") in LABELS
-        and row.keys() >= ALWAYS
-        and ("r_acc" not in row or row.keys() >= UTILITY)
-        and all(isinstance(row[key], Real) for key in row.keys() & (ALWAYS | UTILITY | SOMETIMES))
-        and all(isinstance(value, Real) for key, value in row.items() if key.startswith("r_acc "))
+def stage_table(run: Run) -> Lines:
+    """ω⁰, after unlearning and after post-training."""
+    keys = stage_keys(run.stages)
+    body = [
+        [label, *(metric(key).text(float(row[key])) if key in row else "–" for key in keys)]
+        for label, row in run.stages.items()
+    ]
+    return [["", *(metric(key).title for key in keys)], *body]
+
+
+def comparison_tables(rows: Mapping[str, Sequence[Run]]) -> list[Lines]:
+    """Results and costs: ω⁰, that of a row with another one, and each row with a run that ended.
+
+    Several runs of a row are shown as their mean ± standard deviation (of a sample, n − 1).
+    """
+    ended = {row: [run for run in runs if run.ended and run.evaluated] for row, runs in rows.items()}
+    ended = {row: runs for row, runs in ended.items() if runs}
+    found: dict[str, list[Numbers]] = {row: [summarise(run) for run in runs] for row, runs in ended.items()}
+    begun = origins({row: {run.seed: before(run) for run in runs} for row, runs in ended.items()})
+    every = [of for many in found.values() for of in many]
+    results, costs = result_columns(every), cost_columns(every)
+    ends = {row: _ends([str(run.outcome["status"]) for run in runs]) for row, runs in ended.items()}
+    told = any(ends.values())
+
+    def line(row: str, numbers: Sequence[Numbers], columns: Sequence[Column]) -> list[str]:
+        return [row, *(_cell(of, numbers) for of in columns)]
+
+    shown = [
+        ["", *(of.title for of in results), *(["Ended"] if told else [])],
+        *(
+            [*line(row, numbers, results), *([ends.get(row, "")] if told else [])]
+            for row, numbers in (begun | found).items()
+        ),
+    ]
+    paid = [["", *(of.title for of in costs)], *(line(row, numbers, costs) for row, numbers in found.items())]
+    return [shown, paid] if costs else [shown]
+
+
+def _cell(of: Column, numbers: Sequence[Numbers]) -> str:
+    return " ".join(
+        filter(None, mean_text(of.metric, [found[of.key] for found in numbers if of.key in found]))
     )
 
 
-def stages(folder: Path) -> dict[str, Metrics]:
-    """The last evaluated row of each stage, in order, by the label that a table gives it."""
-    rows = measured(folder)
-    last = {str(row["stage"]): row for row in rows if "r_acc" in row}
-    return {LABELS[stage]: {**row, **_conflicts(rows, stage)} for stage, row in last.items()}
+def _ends(statuses: Sequence[str]) -> str:
+    """How the runs of a row ended, if not well; of several how many."""
+    counts = Counter(status for status in sorted(statuses) if status != Status.DONE)
+    several = len(statuses) > 1
+    return ", ".join(f"{count} of {len(statuses)} {end}" if several else end for end, count in counts.items())
 
 
-def _conflicts(rows: list[Metrics], stage: str) -> Metrics:
-    """The paper's NC: conflicts averaged over the rounds of a stage."""
-    counts = [int(row["conflicts"]) for row in rows if row["stage"] == stage and "conflicts" in row]
-    return {"conflicts": fmean(counts)} if counts else {}
+def round_table(rows: Mapping[str, Sequence[Run]], rounds: Sequence[int]) -> Lines:
+    """What is remembered / R-Acc after so many rounds of both stages.
+
+    Nothing where not all runs of a row were evaluated after that round.
+    """
+    lines = [["", *(f"after {number}" for number in rounds)]]
+    for row, runs in rows.items():
+        ended = [run for run in runs if run.ended and run.evaluated]
+        if not ended:
+            continue
+        keys = [key for key in (ended[0].forgetting, ended[0].utility) if key]
+        at = [{int(row["elapsed"]): row for row in run.evaluated} for run in ended]
+        cells = [" / ".join(_after(at, number, key) for key in keys) for number in rounds]
+        lines.append([row, *cells])
+    return lines
 
 
-def verdict(folder: Path) -> str:
-    """What happened, in one sentence of plain words."""
-    rows = list(stages(folder).values())
-    first, last = rows[0], rows[-1]
-    mean, worst = (f"{float(first[key]):.1%} to {float(last[key]):.1%}" for key in ("r_acc", "r_acc_worst"))
-    utility = f"retained clients' accuracy went from {mean}, that of the worst from {worst}"
-    for key, what in (("asr", "The backdoor works on"), ("forget_acc", "The model is right on")):
-        if key in first:
-            now, before = float(last[key]), float(first[key])
-            return f"{what} {now:.1%} of the forgotten data (before: {before:.1%}); the {utility}."
-    return f"The {utility}."
-
-
-def table(folder: Path) -> list[list[str]]:
-    """Header and rows: the stages."""
-    rows = stages(folder)
-    keys = [key for key in COLUMNS if any(key in row for row in rows.values())]
-    body = [[label, *(_number(key, row.get(key)) for key in keys)] for label, row in rows.items()]
-    return [["", *(COLUMNS[key] for key in keys)], *body]
-
-
-def _number(key: str, value: float | str | None) -> str:
-    if value is None:
-        return "-"
-    return f"{float(value):.{2 if key == 'conflicts' else 3}f}"
-
-
-def shown(lines: Sequence[Sequence[str]]) -> Table:
-    """Header and rows for a terminal."""
-    header, *body = lines
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for line in body:
-        table.add_row(*line)
-    return table
+def _after(runs: Sequence[Mapping[int, Metrics]], number: int, key: str) -> str:
+    if not all(key in at.get(number, {}) for at in runs):
+        return "–"
+    return " ".join(filter(None, mean_text(metric(key), [float(at[number][key]) for at in runs])))
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:

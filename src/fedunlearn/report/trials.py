@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from ..core import FedUnlearnError, Status
-from ..record import read_outcome
-from .tables import measured
+from ..core import FedUnlearnError
+from .runs import read_run
 
 
 def score(trial: Path) -> float | None:
@@ -16,9 +15,10 @@ def score(trial: Path) -> float | None:
     That is the accuracy of the retained clients less the backdoor's on the targets' own pictures; the mean of
     the ends of unlearning and of post-training, as tables show both.
     """
-    if Status(read_outcome(trial)["status"]).failed:
+    run = read_run(trial)
+    if run.failed:
         return None
-    ends = {str(row["stage"]): row for row in measured(trial) if "r_seen" in row}
+    ends = {str(row["stage"]): row for row in run.rows if "r_seen" in row}
     if len(ends) > 1:
         ends.pop("start", None)
     if not ends:
@@ -29,5 +29,5 @@ def score(trial: Path) -> float | None:
 
 
 def unmeasured(run: Path) -> FedUnlearnError:
-    """The error of a run that ended and measured nothing."""
+    """The error for a run that ended without a measurement."""
     return FedUnlearnError(f"{run} has ended and holds no evaluated round: remove it, and it is run anew")

@@ -1,4 +1,4 @@
-"""Comparisons of the numbers in results that say which numbers decided them."""
+"""Conditions on the numbers of results, such as "at most"; each says which numbers decided it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from ..measure.metrics import metric
 from ..report.summary import mean
 from .results import Result, Results
-
-NAMES = {"asr": "ASR", "r_acc": "R-Acc", "r_acc_worst": "worst", "r_acc_std": "std", "distance": "distance"}
-COSTS = {"conflicts": "NC", "seconds": "seconds", "seconds_server": "server's seconds"}
 
 
 class Verdict(StrEnum):
@@ -57,7 +55,7 @@ def score(key: str, stage: int, row: str) -> Term:
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
         value = mean([run.stage(stage) for run in runs], key)
-        return _seen(f"{row} {NAMES[key]}{'⁰¹²'[stage]}", value, runs if stage else ())
+        return _seen(f"{row} {metric(key).title}{'⁰¹²'[stage]}", value, runs if stage else ())
 
     return Term(row, read)
 
@@ -77,7 +75,7 @@ def cost(key: str, row: str) -> Term:
             whole = [run for run in timed if not run.failed and not run.stopped]
             quickest = min(whole or timed, key=lambda run: run.cost.get("seconds", 0.0), default=None)
             value = quickest.cost[key] if quickest else None
-        return _seen(f"{row} {COSTS[key]}", value, runs)
+        return _seen(f"{row} {metric(key).title}", value, runs)
 
     return Term(row, read)
 
@@ -97,7 +95,7 @@ def course(key: str, share: float, row: str) -> Term:
             found += due[:1]
         rounds = " and ".join(f"{at:g}" for at in sorted({at for at, _ in found})) or f"{start:g}"
         value = mean([{key: value} for _, value in found], key)
-        return _seen(f"{row} {NAMES[key]} after {rounds} rounds", value, runs)
+        return _seen(f"{row} {metric(key).title} after {rounds} rounds", value, runs)
 
     return Term(row, read)
 

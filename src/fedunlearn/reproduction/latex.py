@@ -18,6 +18,7 @@ from .side_by_side import (
     staged,
     stops,
     texts,
+    title,
 )
 
 
@@ -54,19 +55,19 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
         rf"{fit}\begin{{tabular}}{{l{'r' * len(places)}}}",
         r"\toprule",
         *_heads(results, places),
-        " & ".join(["Method", *(MEASURES[measure] for _, measure in places)]) + r" \\",
+        " & ".join(["Method", *(title(measure) for _, measure in places)]) + r" \\",
     ]
     group: tuple[int, bool] | None = None
     for row, stage in dict.fromkeys((cell.row, cell.stage) for cell in cells):
         both = any(cell.row == row and cell.stage == 1 for cell in cells)
         if group != (group := (stage, both)):
             lines.append(r"\midrule")
-        title = (
+        label = (
             r"$\omega^0$" if row == START else NAMES.get(row, _escaped(row)) + (f"$^{stage}$" if both else "")
         )
         triples = [_latex(of, column, row, stage, measure) for column, measure in places]
         ours, *below = zip(*triples, strict=True)
-        lines.append(" & ".join([title, *ours]) + r" \\")
+        lines.append(" & ".join([label, *ours]) + r" \\")
         for small in filter(any, below):
             lines.append(
                 " & ".join(["", *(rf"{{\scriptsize {text}}}" if text else "" for text in small)]) + r" \\"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..comparison import Comparison, read_comparison, unlike
@@ -10,6 +11,7 @@ from ..core import FedUnlearnError
 from ..core.registry import did_you_mean
 from ..experiment import specimen
 from ..record import write
+from ..report import Collection
 from . import gallery, latex, results, side_by_side
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
@@ -50,16 +52,20 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
     return read_comparison(EXPERIMENTS / f"{named(name)}.toml", scale=scale, only=only, seeds=seeds)
 
 
-def collected(folder: Path, scale: str) -> results.Results:
-    """What a folder holds by now; refused where it was run at another scale or by other rules."""
-    found = results.gather(folder, scale)
+def check_scale(folder: Path, scale: str) -> None:
+    """Refuses a folder that holds runs of another scale, or by other rules than today's."""
     if others := unlike(read_comparison(EXPERIMENTS / "protocol.toml", scale=scale), folder):
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise FedUnlearnError(
             f"{others[0]}{more} was not run as scale {scale!r} of today's protocol has it: "
             "remove what is old, or choose another folder with --out"
         )
-    return found
+
+
+def collected(folder: Path, columns: Mapping[str, Collection], scale: str) -> results.Results:
+    """What a folder, whose runs have been read, holds by now."""
+    check_scale(folder, scale)
+    return results.gather(folder, columns, scale)
 
 
 def beside(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from ..core import FedUnlearnError, Metrics, Status
 from ..record import AMENDS, public, read_json, write
-from ..report.runs import Run, read_run
+from ..report.runs import Collection, Run, collect
 from ..report.trials import score, unmeasured
 
 FORMAT = "fedunlearn results 2"
@@ -94,16 +94,22 @@ class Results:
         return [run for run in self.runs if (run.column, run.row) == (column, row)]
 
 
-def gather(folder: Path, scale: str) -> Results:
-    """What a folder of runs holds by now: COLUMN/seed-N/ROW and COLUMN/trials/ROW/RATE."""
+def read_columns(folder: Path) -> dict[str, Collection]:
+    """The runs of a folder by column: COLUMN/seed-N/ROW."""
+    places = sorted({path.parents[2] for path in folder.glob("*/seed-*/*/experiment.json")})
+    return {place.name: collect([place]) for place in places}
+
+
+def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Results:
+    """What a folder holds by now: the finished runs of its columns, and COLUMN/trials/ROW/RATE."""
     runs: list[Result] = []
     settings: dict[str, Mapping[str, Any]] = {}
     environments: dict[str, Mapping[str, str]] = {}
-    for place in sorted(folder.glob("*/seed-*/*/outcome.json")):
-        run = place.parent
+    every = [run for column in columns.values() for run in column.runs if run.ended]
+    for found in sorted(every, key=lambda run: run.folder):
+        run = found.folder
         if not run.parent.name.removeprefix("seed-").isdecimal():
             continue  # somebody's copy
-        found = read_run(run)
         runs.append(summarise(found))
         if run.parent.name != f"seed-{runs[-1].seed}":
             raise FedUnlearnError(

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from ..measure.metrics import metric
 from ..report.tables import markdown
 from .paper import beside, printed
 from .results import Result, Results
 
-MEASURES = {
-    "asr": "ASR",
-    "r_acc": "R-Acc",
-    "r_acc_std": "std",
-    "r_acc_worst": "worst",
-    "r_acc_best": "best",
-    "conflicts": "NC",
-    "seconds": "s clients",
-    "seconds_server": "s server",
-}
+MEASURES = (
+    *("asr", "r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "conflicts"),
+    *("seconds", "seconds_server"),
+)
+"""The keys of what the paper prints; its seconds are those of the clients alone."""
 NEAR = 0.05
 """How far an accuracy may lie from the paper's to count as near."""
 
@@ -113,7 +109,7 @@ def grid(cells: Sequence[Cell], column: str) -> list[list[str]]:
     """Header and lines of one column, for a terminal or Markdown."""
     of = {(cell.row, cell.stage, cell.measure): cell for cell in cells if cell.column == column}
     measures = [measure for measure in MEASURES if any(key[2] == measure for key in of)]
-    header = ["", *(text for measure in measures for text in (MEASURES[measure], "paper", "Δ")), "η"]
+    header = ["", *(text for measure in measures for text in (title(measure), "paper", "Δ")), "η"]
     lines = []
     for row, stage in dict.fromkeys(key[:2] for key in of):
         triples = [texts(of.get((row, stage, measure))) for measure in measures]
@@ -121,6 +117,11 @@ def grid(cells: Sequence[Cell], column: str) -> list[list[str]]:
         shown = [text for triple in triples for text in triple]
         lines.append([name(row, stage, cells), *shown, f"{rate:g}" if stage else "–"])
     return [header, *lines]
+
+
+def title(measure: str) -> str:
+    """A measure as tables call it."""
+    return "Client seconds" if measure == "seconds" else metric(measure).title
 
 
 def name(row: str, stage: int, cells: Sequence[Cell]) -> str:
@@ -143,9 +144,9 @@ def texts(cell: Cell | None) -> tuple[str, str, str]:
 
 def number(value: float, measure: str, *, signed: bool = False) -> str:
     """As the paper writes it: .851 for a share, two digits for conflicts, whole seconds."""
-    digits = {"conflicts": 2, "seconds": 0, "seconds_server": 1}.get(measure, 3)
-    text = f"{abs(value):.{digits}f}"
-    if _share(measure):
+    share = metric(measure).unit == "share"
+    text = f"{abs(value):.{3 if share else metric(measure).digits}f}"
+    if share:
         text = text.removeprefix("0")
     minus = "−" if value < 0 and float(text) else ""
     return f"{minus or ('+' if signed else '')}{text}"
@@ -233,9 +234,11 @@ def counted(cells: Iterable[Cell]) -> str:
     """How many numbers there are, and how many accuracies are near those that the paper prints."""
     cells = list(cells)
     apart = {
-        title: [abs(cell.difference) for cell in cells if cell.measure == key and cell.difference is not None]
-        for key, title in MEASURES.items()
-        if _share(key) and key != "r_acc_std"
+        title(key): [
+            abs(cell.difference) for cell in cells if cell.measure == key and cell.difference is not None
+        ]
+        for key in MEASURES
+        if metric(key).unit == "share" and key != "r_acc_std"
     }
     near = {
         name: (sum(round(of, 9) <= NEAR for of in gaps), len(gaps)) for name, gaps in apart.items() if gaps
@@ -249,10 +252,6 @@ def counted(cells: Iterable[Cell]) -> str:
         + ", ".join(f"{name} {of} of {all_}" for name, (of, all_) in near.items())
         + "."
     )
-
-
-def _share(measure: str) -> bool:
-    return measure == "asr" or measure.startswith("r_acc")
 
 
 def setup(settings: Mapping[str, Any]) -> str:

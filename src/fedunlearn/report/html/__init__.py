@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...core import FedUnlearnError
 from ...record import write
-from ..description import asked, differing, each, environments, methods
-from ..glossary import GLOSSARY
+from ..description import differing, environments, methods, request
+from ..glossary import glossary
 from ..rerun import recipes
-from ..runs import Collection, collect
-from .comparison import many
+from ..runs import Collection
+from .comparison import comparison_page
 from .plots import Plot, Point, style
-from .run import one
+from .run import run_page
 
 
-def write_report(folders: Sequence[Path], path: Path) -> Path:
-    """Writes one self-contained HTML file about some run or comparison folders."""
-    write(path, render(collect(folders)).encode())
+def write_report(collection: Collection, path: Path) -> Path:
+    """Writes one self-contained HTML file about some runs."""
+    write(path, render(collection).encode())
     return path
 
 
@@ -41,7 +41,7 @@ def render(collection: Collection) -> str:
 
 def _page(collection: Collection) -> dict[str, Any]:
     """Everything that the template shows."""
-    page = one(collection) if len(collection.runs) == 1 else many(collection)
+    page = run_page(collection) if len(collection.runs) == 1 else comparison_page(collection)
     drawn: list[Plot] = page["plots"]
     points: Sequence[Point] = page["points"]
     return {
@@ -49,16 +49,26 @@ def _page(collection: Collection) -> dict[str, Any]:
         "name": collection.name,
         "rows": list(collection.rows),
         "styles": [style(place) for place in range(len(collection.rows))],
-        "asked": asked(collection),
-        "notes": [f"{row}: {run.standing}" for row, run in each(collection) if not run.ended or run.failed],
+        "asked": request(collection),
+        "notes": [
+            f"{row}: {run.standing}" for row, run in collection.labelled if not run.ended or run.failed
+        ],
         "differing": differing(collection),
         "methods": methods(collection),
-        "runs": each(collection),
+        "runs": collection.labelled,
         "environments": environments(collection),
         "recipes": recipes(collection),
-        "glossary": GLOSSARY,
+        "glossary": glossary(_terms(page)),
         "script": {
             "plots": {plot.key: plot.values() for plot in drawn},
             "points": [{"row": p.row, "x": p.x, "y": p.y, "text": p.text} for p in points],
         },
     }
+
+
+def _terms(page: dict[str, Any]) -> Iterator[str]:
+    """The metrics that a page shows."""
+    yield from (card.term for card in page["cards"])
+    for grid in filter(None, (page["results"], page["clients"], page["costs"])):
+        yield from (heading.term for heading in grid.headings)
+    yield from (plot.key for plot in page["plots"] if not page["single"])

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...core import FedUnlearnError
+from ...measure.metrics import metric
 from ...report.drawing import BLACK
 from ..paper import beside
 from ..results import Result, Results
@@ -17,12 +18,7 @@ from .style import COLUMN, PAGE, drawing, note, vectors
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COSTS = {
-    "local_trainings": "local trainings",
-    "seconds": "seconds",
-    "megabytes": "MB sent up + down",
-    "megabytes_stored": "MB stored",
-}
+COSTS = ("local_trainings", "seconds", "bytes", "bytes_stored")
 
 
 def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
@@ -58,7 +54,7 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
                     _bar(axes, place + 0.2, [value], of.styles[row].colour, _hundredths, hollow=True)
             axes.tick_params(axis="y", length=0)
             axes.set_title(of.column, loc="left", fontsize=8, fontweight="bold")
-            axes.set_xlabel("NC: clients harmed per round")
+            axes.set_xlabel(f"{metric('conflicts').title}: clients harmed per round")
             axes.margins(x=0.12)
             axes.set_xlim(left=0)
         _named_bars(grid[0, 0], [shown[0].styles[row].name for row in kept])
@@ -89,12 +85,12 @@ def costs(results: Results, column: str, rows: Sequence[str], path: Path) -> lis
             layout="constrained",
             sharey=True,
         )
-        for axes, (key, title) in zip(grid.flat, COSTS.items(), strict=True):
+        for axes, key in zip(grid.flat, COSTS, strict=True):
             for place, (row, runs) in enumerate(shown.runs.items()):
                 values = [_cost(run, key) for run in runs]
                 _bar(axes, place, values, shown.styles[row].colour, _amount)
             axes.tick_params(axis="y", length=0)
-            axes.set_title(title, loc="left", fontsize=8)
+            axes.set_title(metric(key).title, loc="left", fontsize=8)
             axes.set_xlim(left=0)
             axes.set_xticks([])
             axes.spines["bottom"].set_visible(False)
@@ -104,9 +100,8 @@ def costs(results: Results, column: str, rows: Sequence[str], path: Path) -> lis
 
 
 def _cost(run: Result, key: str) -> float:
-    if key == "megabytes":
-        return (run.cost["bytes_up"] + run.cost["bytes_down"]) / 1e6
-    return run.cost["bytes_stored"] / 1e6 if key == "megabytes_stored" else run.cost[key]
+    value = run.cost["bytes_up"] + run.cost["bytes_down"] if key == "bytes" else run.cost[key]
+    return value / 1e6 if metric(key).unit == "bytes" else value
 
 
 def _bar(

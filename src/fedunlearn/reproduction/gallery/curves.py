@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core import FedUnlearnError
+from ...measure.metrics import metric
 from ...report.alignment import aligned
 from ...report.drawing import BLACK, GREY
 from ..results import Result, Results, Scores
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-MEASURES = {"asr": "ASR", "r_acc": "R-Acc", "distance": "distance to ω⁰"}
+MEASURES = ("asr", "r_acc", "distance")
 FAR = 12
 """Distances whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
@@ -78,13 +79,13 @@ def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> lis
     """One line for each row, and where it ends."""
     found = {row: course for row, runs in shown.runs.items() if (course := _course(runs, key, planned))}
     lasts = {row: fmean(list(course.values())[-1]) for row, course in found.items()}
-    axes.set_ylabel(MEASURES[key])
+    axes.set_ylabel(metric(key).title)
     if key != "distance":
         axes.set_ylim(-0.03, 1.03)
     elif max(lasts.values()) > FAR * min(lasts.values()) > 0:
         found = {row: {at: of for at, of in course.items() if fmean(of) > 0} for row, course in found.items()}
         axes.set_yscale("log")
-        axes.set_ylabel("distance to ω⁰ (log)")
+        axes.set_ylabel(f"{metric(key).title} (log)")
     for row, course in reversed(list(found.items())):
         of, rounds, middle = shown.styles[row], list(course), [fmean(values) for values in course.values()]
         if len(shown.runs[row]) > 1:

@@ -1,0 +1,239 @@
+"""What can be concluded from runs, in sentences: what was forgotten, what came back, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..measure.metrics import Metric, metric
+from .runs import Run
+from .settings import setting
+from .summary import Numbers, mean, summarise
+
+FORGOTTEN = 0.1
+"""An attack success rate up to this counts as forgotten, and up to that of retraining if this is higher."""
+NEAR = 0.05
+"""How far from retraining a share may end to count as near, and how much may come back."""
+NOTHING = 0.05
+"""Below this attack success rate, a model has no backdoor to forget."""
+SAME = 0.02
+"""Shares that differ by no more than this are taken as equal."""
+CAME_BACK = 0.1
+"""The part of what unlearning removed that may come back."""
+
+Finished = Mapping[str, Sequence[Run]]
+"""Rows whose runs have all ended well."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How much of the targets a model remembers: before, after unlearning (None without one), at the end."""
+
+    of: Metric
+    before: float
+    unlearned: float | None
+    end: float
+
+    def text(self, value: float | None) -> str:
+        return "–" if value is None else self.of.text(value)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a comparison says about forgetting; ``retrained`` is the level of retraining, where it was run."""
+
+    memories: Mapping[str, Memory]
+    retrained: float | None
+    references: frozenset[str]
+    """The rows that are retraining."""
+
+    @property
+    def of(self) -> Metric | None:
+        return next((memory.of for memory in self.memories.values()), None)
+
+    @property
+    def nothing_to_forget(self) -> bool:
+        return bool(self.memories) and all(
+            nothing_to_forget(memory, self.retrained) for memory in self.memories.values()
+        )
+
+    @property
+    def relapsed(self) -> dict[str, Memory]:
+        return {row: of for row, of in self.memories.items() if relapsed(of, self.retrained)}
+
+    @property
+    def judged(self) -> list[str]:
+        """The rows that can be told apart by what they remember."""
+        if self.of is None or self.nothing_to_forget:
+            return []
+        if self.of.better == "retraining":
+            return (
+                [row for row in self.memories if row not in self.references] if self.aim is not None else []
+            )
+        return list(self.memories)
+
+    @property
+    def aim(self) -> float | None:
+        """The level to reach, where neither low nor high is good by itself."""
+        return self.retrained if self.of is not None and self.of.better == "retraining" else None
+
+    @property
+    def limit(self) -> float:
+        """The attack success rate up to which a row counts as forgotten."""
+        return max(FORGOTTEN, self.retrained or 0.0)
+
+    @property
+    def forgot(self) -> list[str]:
+        """The rows that end low enough, or near enough to retraining."""
+        if self.of is None or self.aim is None:
+            return [row for row in self.judged if self.memories[row].end <= self.limit]
+        near = NEAR if self.of.unit == "share" else NEAR * abs(self.aim)
+        return [row for row in self.judged if abs(self.memories[row].end - self.aim) <= near]
+
+
+def remembered(runs: Sequence[Run]) -> Memory | None:
+    """The mean over the runs of a row; None where nothing tells what they remember."""
+    known = [run for run in runs if run.evaluated and run.forgetting]
+    if not known:
+        return None
+    key = str(known[0].forgetting)
+    found = [summarise(run) for run in known]
+    begun = [float(run.evaluated[0][key]) for run in known if key in run.evaluated[0]]
+    after, end = mean(found, f"{key}_1"), mean(found, key)
+    if not begun or end is None:
+        return None
+    return Memory(metric(key), sum(begun) / len(begun), after, end)
+
+
+def judge(finished: Finished) -> Judgement:
+    """What the rows of a comparison remember, beside retraining."""
+    memories = {row: memory for row, runs in finished.items() if (memory := remembered(runs))}
+    references = frozenset(
+        row
+        for row, runs in finished.items()
+        if row in memories and all(run.method == "retrain" for run in runs)
+    )
+    levels = [memories[row].end for row in finished if row in references]
+    return Judgement(memories, levels[0] if levels else None, references)
+
+
+def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
+    """Whether ω⁰ had no backdoor, or remembered no more than a model that never saw the targets."""
+    if memory.of.key == "asr" and memory.before < NOTHING:
+        return True
+    if retrained is None:
+        return False
+    same = SAME if memory.of.unit == "share" else SAME * max(abs(memory.before), abs(retrained))
+    return abs(memory.before - retrained) <= same
+
+
+def relapsed(memory: Memory, retrained: float | None = None) -> bool:
+    """Whether post-training brought back what unlearning had removed, beyond the level of retraining."""
+    if memory.unlearned is None:
+        return False
+    removed = memory.before - memory.unlearned
+    side = 1 if removed > 0 else -1
+    allowed = max(CAME_BACK * abs(removed), NEAR if memory.of.unit == "share" else 0.0)
+    back = side * (memory.end - memory.unlearned)
+    beyond = back if retrained is None else side * (memory.end - retrained)
+    return bool(removed) and min(back, beyond) > allowed
+
+
+def verdict(run: Run) -> str:
+    """What came of one run."""
+    if not run.evaluated:
+        return "Nothing has been measured yet."
+    memory = remembered([run])
+    said = [_memory(run, memory)] if memory else []
+    said += [_utility(run)] if run.utility else []
+    if memory and nothing_to_forget(memory):
+        said.append(
+            f"Nothing can be concluded about forgetting: ω⁰ had an ASR of {memory.text(memory.before)} only."
+        )
+    elif memory and relapsed(memory):
+        said.append(
+            f"Forgetting relapsed: {memory.of.title} was {memory.text(memory.unlearned)} after unlearning "
+            f"and is {memory.text(memory.end)} at the end."
+        )
+    if memory and memory.of.better == "retraining" and run.method != "retrain":
+        said.append("Compare it with a retrain run: lower is not better.")
+    coverage = float(run.evaluated[-1].get("coverage", 1.0))
+    if coverage < 1:
+        said.append(f"Only {metric('coverage').text(coverage)} of the retained clients were heard.")
+    return " ".join(said)
+
+
+def _memory(run: Run, memory: Memory) -> str:
+    who, (now, before) = forgotten(run), (memory.text(memory.end), memory.text(memory.before))
+    if memory.of.key == "asr":
+        return f"The backdoor of {who} works on {now} of the triggered data (before the request: {before})."
+    if memory.of.key == "forget_acc":
+        return f"The model is right on {now} of the forgotten data of {who} (before the request: {before})."
+    return f"{memory.of.title} of {who} is {now} (before the request: {before})."
+
+
+def forgotten(run: Run) -> str:
+    """Who, or what, the request is about."""
+    if setting(run.config, "request", "level") == "class":
+        return f"class {setting(run.config, 'request', 'label')}"
+    names = run.targets
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "the target"
+
+
+def _utility(run: Run) -> str:
+    first, last = run.evaluated[0], run.evaluated[-1]
+
+    def went(key: str) -> str:
+        return " to ".join(metric(key).text(float(row[key])) for row in (first, last) if key in row)
+
+    key = str(run.utility)
+    what = "accuracy" if key == "r_acc" else metric(key).title.removeprefix("R-")
+    worst = f"{key}_worst"
+    tail = f", the worst client's from {went(worst)}" if worst in first and worst in last else ""
+    return f"The retained clients' {what} went from {went(key)}{tail}."
+
+
+def headline(finished: Finished, judgement: Judgement) -> str:
+    """A comparison in a few sentences."""
+    if not finished:
+        return "No run has ended yet."
+    found = {row: [summarise(run) for run in runs] for row, runs in finished.items()}
+    if judgement.of is None:
+        return _best_kept(found, f"Of {len(found)} finished rows") or f"{len(found)} rows have finished."
+    of, forgot, judged = judgement.of, judgement.forgot, judgement.judged
+    if judgement.nothing_to_forget:
+        memory = next(iter(judgement.memories.values()))
+        beside = "" if judgement.retrained is None else f" (retraining: {of.text(judgement.retrained)})"
+        return (
+            f"Nothing can be concluded about forgetting: {of.title} of ω⁰ was "
+            f"{of.text(memory.before)}{beside}, so there was nothing to forget."
+        )
+    if not judged:
+        kept = _best_kept(found, f"Of {len(found)} finished rows")
+        return f"Without a retrain row, {of.title} cannot be judged: lower is not better. {kept}".strip()
+    count = f"{len(forgot)} of {len(judged)} finished rows end "
+    if judgement.aim is not None:
+        count += f"near the {of.title} of retraining ({of.text(judgement.aim)})"
+    else:
+        count += f"with {'an' if of.key == 'asr' else 'a'} {of.title} of at most {of.text(judgement.limit)}"
+    chosen = {row: found[row] for row in forgot or judged}
+    kept = _best_kept(chosen, "Among them" if forgot else "Among all")
+    return f"{count}. {kept}".strip()
+
+
+def _best_kept(found: Mapping[str, Sequence[Numbers]], among: str) -> str:
+    values = {row: value for row, of in found.items() if (value := mean(of, "r_acc")) is not None}
+    if not values:
+        return ""
+    best = max(values, key=lambda row: values[row])
+    return f"{among}, {best} keeps the highest R-Acc ({metric('r_acc').text(values[best])})."
+
+
+def warnings(judgement: Judgement) -> list[str]:
+    """What a reader should know before trusting the numbers: the rows in which forgetting relapsed."""
+    return [
+        f"{row}: forgetting relapsed. {memory.of.title} was {memory.text(memory.unlearned)} after "
+        f"unlearning and is {memory.text(memory.end)} at the end"
+        + (f" (retraining: {memory.text(level)})." if (level := judgement.retrained) is not None else ".")
+        for row, memory in judgement.relapsed.items()
+    ]

@@ -1,0 +1,61 @@
+"""The one table of metrics: what runs write is in it, and what it does not know is shown nevertheless."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedunlearn.measure.metrics import METRICS, forgetting_key, metric, utility_key
+
+ROWS = [
+    json.loads(line)
+    for path in sorted((Path(__file__).parent / "report/version-0.1").rglob("metrics.jsonl"))
+    for line in path.read_text().splitlines()
+]
+
+
+def test_every_number_of_a_run_is_explained():
+    keys = {key.partition(" ")[0] for row in ROWS for key, value in row.items() if not isinstance(value, str)}
+    assert keys <= METRICS.keys()
+    assert all(of.title and of.help.endswith(".") for of in METRICS.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("asr", 0.9634, "96.3%"),
+        ("distance", 1.23456, "1.235"),
+        ("conflicts", 0.4, "0.40"),
+        ("bytes_up", 1_234_567_890, "1,235"),
+        ("seconds", 12.3, "12"),
+        ("r_acc client-3", 0.5, "50.0%"),
+        ("forget_mse", 0.12345, "0.123"),
+    ],
+)
+def test_a_value_is_written_by_its_metric(key, value, text):
+    assert metric(key).text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "title", "better"),
+    [
+        ("r_acc client-3", "R-Acc client-3", "higher"),
+        ("r_mse", "R-mse", "none"),
+        ("r_mse_worst", "Worst R-mse", "none"),
+        ("forget_mse", "Forget mse", "retraining"),
+        ("target_top_5", "Target top 5", "none"),
+        ("my_own_number", "my own number", "none"),
+    ],
+)
+def test_keys_beyond_the_table_get_a_name_of_their_own(key, title, better):
+    assert (metric(key).title, metric(key).better) == (title, better)
+
+
+def test_what_is_remembered_and_what_is_kept_are_found_in_any_task():
+    assert forgetting_key(["forget_acc", "asr", "r_acc"]) == "asr"
+    assert forgetting_key(["forget_mse", "forget_mse client-1"]) == "forget_mse"
+    assert utility_key(["r_seen", "r_acc_worst", "r_acc client-1"]) is None
+    assert utility_key(["r_seen", "r_mse_std", "r_mse"]) == "r_mse"
+    assert forgetting_key(["distance"]) is None
