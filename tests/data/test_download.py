@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import io
+import multiprocessing
 import socket
 import tarfile
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +29,7 @@ class Server:
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     cut_off: bool = False
+    delay: float = 0.0
 
 
 @pytest.fixture
@@ -36,6 +41,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         def do_GET(self) -> None:
             name = self.path.rsplit("/", 1)[1]
             served.asked.append(name)
+            if served.delay:
+                time.sleep(served.delay)
             if name not in served.files:
                 self.send_error(404)
                 return
@@ -87,7 +94,37 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def everything_below(folder) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """All files but the lock, which stays: removing it would let two processes in."""
+    return {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+
+
+def children_fetch(name: str, count: int) -> list[str]:
+    """What several processes that fetch a data set at the same moment say about it."""
+    begin, lines = multiprocessing.Barrier(count), []
+
+    def work(line: multiprocessing.connection.Connection) -> None:
+        begin.wait(30)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                line.send(str(fetch(name)))
+            except FedUnlearnError as error:
+                line.send(str(error))
+
+    processes = []
+    for _ in range(count):
+        ours, theirs = multiprocessing.Pipe()
+        processes.append(multiprocessing.get_context("fork").Process(target=work, args=(theirs,)))
+        lines.append(ours)
+        processes[-1].start()
+        theirs.close()
+    said = [line.recv() for line in lines]
+    for process, line in zip(processes, lines, strict=True):
+        process.join()
+        line.close()
+    return said
 
 
 def test_idx_files_come_unpacked_and_only_once(home, digits, server, offer, capsys):
@@ -119,6 +156,33 @@ def test_both_data_sets_of_one_archive_come_with_it(home, things, server, offer)
     fetch("cifar100")
     assert server.asked == ["cifar-100-python.tar.gz"]
     assert len(load("cifar100").train.y) == 100
+
+
+def test_processes_that_fetch_at_once_download_once(home, digits, server, offer):
+    offer("mnist", zipped(digits))
+    server.delay = 0.05
+    assert children_fetch("mnist", 4) == [str(home / "MNIST/raw")] * 4
+    assert sorted(server.asked) == sorted(f"{name}.gz" for name in digits)
+    assert everything_below(home) == {f"MNIST/raw/{name}" for name in digits}
+
+
+def test_who_waits_for_a_download_is_told(home, digits, server, offer):
+    offer("mnist", zipped(digits))
+    (home / "MNIST/raw").mkdir(parents=True)
+    holder = (home / "MNIST/raw/.lock").open("w")
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    release = threading.Timer(0.3, holder.close)
+    release.start()
+    with pytest.warns(UserWarning, match="waiting for another process that downloads MNIST"):
+        fetch("mnist")
+    release.join()
+
+
+def test_a_killed_download_leaves_nothing_after_the_next(home, digits, put, server, offer):
+    offer("mnist", zipped(digits))
+    put(home / "MNIST/raw/downloads", {"tmp_1a2b3c": b"half", "0123456789abcdef": b"half"})
+    fetch("mnist")
+    assert everything_below(home) == {f"MNIST/raw/{name}" for name in digits}
 
 
 def test_damaged_files_are_replaced(home, digits, put, server, offer):

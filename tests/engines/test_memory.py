@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 from federations import forget, holdings, network
 
-from fedunlearn import Job, Parallel, Sequential, flatten
+from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, flatten
 from fedunlearn.engines.memory import SharedMemory
 
 
@@ -36,6 +37,15 @@ def test_who_keeps_a_little_does_not_keep_a_lot():
         memory.take((torch.float32, (1_000_000,)))
         kept.append(memory.take((torch.float32, (1000,)))[0][1])
     assert held(memory) <= 4_001_792 + 20 * 4096
+
+
+@pytest.mark.parametrize("elements", [2**46, 2**61])
+def test_more_than_the_machine_has_is_one_sentence(elements):
+    memory = SharedMemory()
+    with pytest.raises(FedUnlearnError, match=r"\d MB of shared memory could not be allocated .*: use"):
+        memory.take((torch.float32, (elements,)))
+    memory.take((torch.float32, (100,)))
+    assert held(memory) == 4096
 
 
 def test_tensors_of_all_types_and_shapes_lie_side_by_side():

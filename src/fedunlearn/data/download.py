@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import os
+import secrets
 import shutil
 import tarfile
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+
+from filelock import FileLock, Timeout
 
 from ..core import FedUnlearnError
 from ..core.registry import dataset
@@ -26,19 +30,27 @@ def fetch(name: str) -> Path:
         if folder is None:
             raise FedUnlearnError(f"data set {name!r} was registered without an address to download it from")
         return folder
-    here = locate(name)
-    if here is not None and _intact(name, here):
+    here = _intact(name)
+    if here is not None:
         return here
     source = SOURCES[name]
     folder = data_directory() / source.folders[0]
     packages = folder / "downloads"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in _download(source, packages):
-            for file, content in _unpacked(path):
-                if file in _published(source):
-                    _write(folder / file, content)
-        shutil.rmtree(packages)
+        with _locked(folder, source.title):
+            here = _intact(name)
+            if here is not None:  # by the work of another process
+                return here
+            for path in _download(source, packages):
+                for file, content in _unpacked(path):
+                    if file in _published(source):
+                        # A half-written file never has the real name, and goes with the packages.
+                        part = packages / secrets.token_hex(8)
+                        with part.open("xb") as stream:
+                            stream.write(content)
+                        part.replace(folder / file)
+            shutil.rmtree(packages)
     except OSError as error:
         raise FedUnlearnError(
             f"{source.title} cannot be written to {data_directory()} ({error}): "
@@ -49,13 +61,32 @@ def fetch(name: str) -> Path:
     return folder
 
 
-def _intact(name: str, folder: Path) -> bool:
+@contextmanager
+def _locked(folder: Path, title: str) -> Iterator[None]:
+    """Lets one process at a time fill a folder."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        warnings.warn(f"waiting for another process that downloads {title}", stacklevel=4)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _intact(name: str) -> Path | None:
+    """The folder that holds the whole data set, if there is one."""
+    folder = locate(name)
+    if folder is None:
+        return None
     try:
         for file in SOURCES[name].files:
             read(name, folder, file)
     except FedUnlearnError:
-        return False
-    return True
+        return None
+    return folder
 
 
 def _published(source: Source) -> set[str]:
@@ -131,10 +162,3 @@ def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
             file = archive.extractfile(member) if member.isfile() else None
             if file is not None:
                 yield PurePosixPath(member.name).name, file.read()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """A half-written file never has the real name."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(content)
-    os.replace(part, path)

@@ -1,4 +1,4 @@
-"""Memory that a process and the children it forks see alike."""
+"""Memory that a process shares with the children it forks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core import FedUnlearnError
+
 ALIGNMENT = 64
 
 
 class Place(NamedTuple):
-    """Where a tensor lies, in words that a message can carry."""
+    """Where a tensor lies in shared memory, as values that JSON can carry."""
 
     offset: int
     dtype: str
@@ -29,10 +31,10 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """A file without a name: when the last process that has it ends, however it ends, it is gone.
+    """A file without a name, which the system frees when the last process that has it open ends.
 
-    The owner takes room for tensors; it is used again once nothing refers to them any more, not even
-    a view that somebody kept.
+    The owner takes room for tensors. Room is reused once nothing refers to its tensors any more, not even
+    a view of one.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,7 @@ class SharedMemory:
         self.close = weakref.finalize(self, os.close, self._file)
 
     def take(self, *tensors: tuple[torch.dtype, Sequence[int]]) -> list[tuple[Place, Tensor]]:
-        """Room for tensors of these types and shapes, next to each other; their values are undefined."""
+        """Room for tensors of these types and shapes, side by side; their values are undefined."""
         ends = [0]
         for dtype, shape in tensors:
             ends.append(_up(ends[-1] + prod(shape) * dtype.itemsize, ALIGNMENT))
@@ -57,14 +59,14 @@ class SharedMemory:
         ]
 
     def see(self, place: Place) -> Tensor:
-        """What lies there; for the children."""
+        """The tensor at a place; for the children."""
         dtype = _dtype(place)
         if self._seen is None or len(self._seen) < place.offset + prod(place.shape) * dtype.itemsize:
             self._seen = mmap.mmap(self._file, 0)
         return _view(self._seen, place.offset, dtype, place.shape)
 
     def _region(self, size: int) -> tuple[int, mmap.mmap]:
-        # Not in a much larger one: who keeps a little would keep it all.
+        # Not in a much larger region: a small tensor would keep all of it.
         free = [r for r in self._regions if r.user() is None and size <= r.size <= 2 * size]
         if free:
             taken = min(free, key=lambda region: region.size)
@@ -72,9 +74,15 @@ class SharedMemory:
             self._regions.remove(taken)
         else:
             start, room = self._size, size
-            self._size += size
-            os.ftruncate(self._file, self._size)
-        memory = mmap.mmap(self._file, size, offset=start)
+        try:
+            os.ftruncate(self._file, max(self._size, start + room))
+            memory = mmap.mmap(self._file, size, offset=start)
+        except (OSError, OverflowError) as error:
+            raise FedUnlearnError(
+                f"{size / 1e6:.0f} MB of shared memory could not be allocated ({error}): "
+                "use a single worker, fewer clients or a smaller model"
+            ) from error
+        self._size = max(self._size, start + room)
         self._regions.append(_Region(start, room, weakref.ref(memory)))
         return start, memory
 

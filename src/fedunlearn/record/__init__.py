@@ -1,4 +1,4 @@
-"""Run folders: what is written while a run goes on, and how it is taken up again."""
+"""Run folders: what a run writes, and how it resumes."""
 
 from .files import digest, locked, read_tensors, write, write_json, write_tensors
 from .runs import (

@@ -1,4 +1,4 @@
-"""The folder of a run: metrics as they come, checkpoints that survive a kill, and the way back from them."""
+"""The folder of a run: metrics, checkpoints that survive a kill, and how a run resumes from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fingerprint(value: Any) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What, beside config and seed, decides about the bits and the seconds of a run."""
+    """What affects the bits and the duration of a run, besides its configuration and seed."""
     return {
         "fedunlearn": version("fedunlearn"),
         "torch": torch.__version__,
@@ -78,7 +78,7 @@ def read_outcome(folder: Path) -> dict[str, Any]:
 
 
 def public(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without what decides nothing and may name a person's folder."""
+    """A configuration without folders, which affect no result and may name a person."""
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -89,7 +89,7 @@ def public(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[Metrics]:
-    """The rows that a run has written so far; a line cut off by a kill does not count."""
+    """The rows that a run has written so far; an incomplete last line is ignored."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         raise FedUnlearnError(
@@ -113,7 +113,7 @@ def read_metrics(folder: Path) -> list[Metrics]:
 
 
 def write_state(path: Path, state: State, **metadata: str) -> None:
-    """Writes a state whole: parameters, memory, buffers, and how it stands."""
+    """Writes a state: parameters, memory, buffers, round and status."""
     tensors = {
         "params": state.params,
         **{f"memory {name}": value for name, value in state.memory.items()},
@@ -149,9 +149,8 @@ def read_state(path: Path) -> tuple[State, dict[str, str]]:
 class Recorder:
     """A listener that writes metrics and checkpoints into a folder, and knows where the run stopped.
 
-    Metrics are appended every round, checkpoints at most every ``seconds`` and whenever the recorder
-    is closed, so a kill costs that much work and never a wrong bit. Where a long history makes checkpoints
-    slow, they become rarer.
+    It appends metrics every round and saves a checkpoint when ``seconds`` have passed and when it is closed.
+    A kill costs that much work and never changes the result. Large checkpoints are saved less often.
     """
 
     def __init__(self, folder: Path, identity: str, *, seconds: float = 5.0) -> None:
@@ -190,7 +189,7 @@ class Recorder:
             self._save()
 
     def _save(self) -> None:
-        """Saves the last round with as much of the metrics as belongs to it."""
+        """Saves the state after the last round, and how long the metrics were then."""
         if self._unsaved is None:
             return
         began = time.monotonic()
@@ -254,5 +253,5 @@ class Recorder:
 
 
 def _finite(metrics: Metrics) -> Metrics:
-    """What JSON can say: the loss of a training that diverged is no number."""
+    """The metrics without infinities and NaN, which JSON does not have."""
     return {key: value for key, value in metrics.items() if isinstance(value, str) or math.isfinite(value)}
