@@ -64,11 +64,12 @@ class History:
         return heard
 
     def without(self, clients: Iterable[ClientId]) -> History:
-        """This history without the rows of clients that have been forgotten."""
+        """This history without the rows of clients that have been forgotten, and without models of theirs."""
         gone = set(clients)
+        left = {f"cluster-{int(row)}" for c, row in self.rows.get("member", {}).items() if c in gone}
         return History(
             {kind: {c: row for c, row in rows.items() if c not in gone} for kind, rows in self.rows.items()},
-            self.shared,
+            {name: value for name, value in self.shared.items() if name not in left},
         )
 
     def only(self, kinds: Collection[str], *, beside: bool = True) -> History:

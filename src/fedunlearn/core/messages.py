@@ -38,6 +38,8 @@ class Job:
     config: Mapping[str, Setting] = field(default_factory=dict)
     buffers: Buffers | None = None
     """None: those of the round, which the driver fills in."""
+    expects: Mapping[str, torch.Size] = field(default_factory=dict)
+    """The arrays that a method's own work may send back, by name; a reply with others is refused."""
 
 
 def train(

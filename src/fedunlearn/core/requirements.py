@@ -8,6 +8,7 @@ from .errors import FedUnlearnError
 from .federation import Federation
 from .history import KINDS
 from .phase import Phase
+from .registry import did_you_mean
 from .request import Request
 from .task import LabelTask
 
@@ -42,6 +43,10 @@ def check(phases: Sequence[Phase], request: Request, federation: Federation) -> 
     }
     for phase in phases:
         for need in sorted(phase.needs - there):
+            if need not in REMEDIES:
+                raise FedUnlearnError(
+                    f"{type(phase).__name__} needs {need!r}, which is unknown{did_you_mean(need, REMEDIES)}"
+                )
             raise FedUnlearnError(
                 f"{type(phase).__name__} needs {need}, and the request has none: {REMEDIES[need]}"
             )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, Failure, Job, Jobs, Mean, Reason, Replies, Reply, Statistics
+
+LARGEST, MOST = sys.float_info.max, 2**63 - 1
+"""Of totals and of counts."""
 
 
 class Refused(Exception):
@@ -22,10 +27,11 @@ class Refused(Exception):
 def admit(jobs: Jobs, replies: Replies, buffers: Buffers) -> Replies:
     """The replies that can be used; every other client is missing, with the reason.
 
-    ``buffers`` are those of the model; where the server has none yet, all clients must agree on them.
+    ``buffers`` are those of the model; where the server has none yet, those that most clients send.
     """
     accepted: dict[ClientId, Reply] = {}
     missing = dict(replies.missing)
+    buffers = buffers or _agreed(jobs, replies)
     for client, reply in replies.items():
         try:
             if client not in jobs:
@@ -33,21 +39,41 @@ def admit(jobs: Jobs, replies: Replies, buffers: Buffers) -> Replies:
             accepted[client] = _checked(jobs[client], reply, buffers)
         except Refused as refused:
             missing[client] = refused.failure
-        else:
-            if jobs[client].work == "train":
-                buffers = buffers or accepted[client].buffers
     for client in jobs:
         if client not in accepted and client not in missing:
             missing[client] = Failure(Reason.ABSENT, "did not answer")
     return Replies(accepted, missing)
 
 
+def _agreed(jobs: Jobs, replies: Replies) -> Buffers:
+    """The buffers of the first client among those that agree with the most."""
+    sent = [
+        reply.buffers
+        for client, reply in replies.items()
+        if client in jobs
+        and jobs[client].work == "train"
+        and isinstance(reply, Reply)
+        and isinstance(reply.buffers, Mapping)
+        and all(isinstance(value, Tensor) for value in reply.buffers.values())
+    ]
+    kinds = [tuple((n, v.shape, v.dtype) for n, v in sorted(held.items())) for held in sent]
+    return sent[kinds.index(Counter(kinds).most_common(1)[0][0])] if sent else {}
+
+
 def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
     if not isinstance(reply, Reply):
         raise Refused(Reason.FIELD, f"sent a {type(reply).__name__} instead of a reply")
-    examples = reply.examples
-    if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
-        raise Refused(Reason.FIELD, f"sent examples = {examples!r}, which is not a positive whole number")
+    if not _count(reply.examples, 1):
+        raise Refused(
+            Reason.FIELD, f"sent examples = {reply.examples!r}, which is not a positive whole number"
+        )
+    for name, held in (
+        ("statistics", reply.statistics),
+        ("arrays", reply.arrays),
+        ("buffers", reply.buffers),
+    ):
+        if not isinstance(held, Mapping):
+            raise Refused(Reason.FIELD, f"sent {name} that are a {type(held).__name__}")
     if job.work == "train":
         if not isinstance(reply.displacement, Tensor):
             raise Refused(Reason.FIELD, "sent no displacement")
@@ -57,21 +83,39 @@ def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
             raise Refused(Reason.FIELD, f"sent an array {next(iter(reply.arrays))!r} that nobody asked for")
     elif reply.displacement is not None:
         raise Refused(Reason.FIELD, f"sent a displacement for {job.work!r}, which trains nothing")
-    for name, array in reply.arrays.items():
-        if not isinstance(array, Tensor):
-            raise Refused(Reason.FIELD, f"sent an array {name!r} that is a {type(array).__name__}")
-        _require_finite(f"array {name!r}", array)
+    else:
+        _require_arrays(reply.arrays, job.expects)
     return replace(reply, statistics=_valid(reply.statistics))
 
 
-def _require_like(name: str, value: Tensor, expected: Tensor) -> None:
-    if value.shape != expected.shape:
+def _require_shape(name: str, value: Tensor, expected: Size) -> None:
+    if value.shape != expected:
         raise Refused(
-            Reason.SHAPE, f"sent a {name} of shape {tuple(value.shape)} instead of {tuple(expected.shape)}"
+            Reason.SHAPE, f"sent a {name} of shape {tuple(value.shape)} instead of {tuple(expected)}"
         )
-    if value.dtype != expected.dtype:
-        raise Refused(Reason.DTYPE, f"sent a {name} of type {value.dtype} instead of {expected.dtype}")
+
+
+def _require_like(name: str, value: Tensor, expected: Tensor) -> None:
+    _require_shape(name, value, expected.shape)
+    if (value.dtype, value.layout, value.device) != (expected.dtype, expected.layout, expected.device):
+        told = [f"{each.dtype}, {each.layout} on {each.device}" for each in (value, expected)]
+        raise Refused(Reason.DTYPE, f"sent a {name} of type {told[0]} instead of {told[1]}")
     _require_finite(name, value)
+
+
+def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) -> None:
+    if expected and not sent:
+        raise Refused(Reason.FIELD, f"sent no array {next(iter(expected))!r}")
+    for name, array in sent.items():
+        if not isinstance(array, Tensor):
+            raise Refused(Reason.FIELD, f"sent an array {name!r} that is a {type(array).__name__}")
+        if expected:
+            if name not in expected:
+                raise Refused(Reason.FIELD, f"sent an array {name!r} that nobody asked for")
+            _require_shape(f"array {name!r}", array, expected[name])
+            if not array.is_floating_point():
+                raise Refused(Reason.DTYPE, f"sent an array {name!r} of type {array.dtype}")
+        _require_finite(f"array {name!r}", array)
 
 
 def _require_finite(name: str, value: Tensor) -> None:
@@ -80,13 +124,13 @@ def _require_finite(name: str, value: Tensor) -> None:
 
 
 def _require_buffers(sent: Buffers, expected: Buffers) -> None:
-    if expected and sent.keys() != expected.keys():
+    if sent.keys() != expected.keys():
         odd = sorted(sent.keys() ^ expected.keys())[0]
         raise Refused(Reason.FIELD, f"sent other buffers than the model has: {odd!r}")
     for name, value in sent.items():
         if not isinstance(value, Tensor):
             raise Refused(Reason.FIELD, f"sent a buffer {name!r} that is a {type(value).__name__}")
-        _require_like(f"buffer {name!r}", value, expected.get(name, value))
+        _require_like(f"buffer {name!r}", value, expected[name])
 
 
 def _valid(statistics: Statistics) -> Statistics:
@@ -96,11 +140,15 @@ def _valid(statistics: Statistics) -> Statistics:
         if not isinstance(means, Mapping):
             raise Refused(Reason.FIELD, f"sent statistics of {name!r} that are a {type(means).__name__}")
         for score, mean in means.items():
-            if not isinstance(mean, Mean) or not isinstance(mean.count, int) or mean.count < 0:
+            if not isinstance(mean, Mean) or not _count(mean.count, 0):
                 raise Refused(Reason.FIELD, f"sent a statistic {name} {score} without a valid count")
-            if mean.count and isinstance(mean.total, int | float) and math.isfinite(mean.total):
+            if mean.count and isinstance(mean.total, int | float) and abs(mean.total) <= LARGEST:
                 found.setdefault(name, {})[score] = mean
     return found
+
+
+def _count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
 
 
 def finite(vector: Tensor) -> bool:

@@ -39,7 +39,7 @@ from ..maths import distance
 from .gate import admit, finite
 from .participation import Participation
 from .probes import Conflicts, Exchange, FinishedRound, Probe
-from .stopping import StopRule
+from .stopping import NotMeasured, StopRule
 
 
 def unlearn(
@@ -81,7 +81,7 @@ def unlearn(
             before = run.evaluate(progress.state)
             for rule in run.stop:
                 for target in request.targets:
-                    rule.met(before, target)  # refuses at once what is never measured
+                    rule.met(run.of(before, target), target)  # refuses at once what is never measured
             announce(
                 progress,
                 {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
@@ -283,7 +283,7 @@ class _Run:
         jobs, replies = done.jobs, done.replies
         where = f"round {before.round + 1} of {phase.stage}"
         if jobs and not replies:
-            why = next(iter(replies.missing.values())).detail
+            why = next(replies.missing[client].detail for client in jobs)
             raise MissingReply(f"nobody answered in {where} ({why}): resume later")
         asked = [client for client in jobs if client in learners]
         answered = sum(client in replies for client in asked)
@@ -299,13 +299,26 @@ class _Run:
         met = {
             target
             for target in self.request.targets
-            if target in progress.finished or any(rule.met(metrics, target) for rule in self.stop)
+            if target in progress.finished or self._released(metrics, target)
         }
         if len(met) < len(self.request.targets):
             return replace(progress, finished=frozenset(met))
         rules = " or ".join(map(str, self.stop))
         state = progress.state.halt(Status.CONVERGED, f"every target meets a stop rule: {rules}")
         return replace(progress, state=state, finished=frozenset(met))
+
+    def of(self, metrics: Metrics, target: ClientId) -> Metrics:
+        """The measures of one target: its own where each target has them, else those of the model."""
+        each = {key for key in metrics for one in self.request.targets if f"{key} {one}" in metrics}
+        own = {key: metrics[f"{key} {target}"] for key in each if f"{key} {target}" in metrics}
+        return {key: value for key, value in metrics.items() if key not in each} | own
+
+    def _released(self, metrics: Metrics, target: ClientId) -> bool:
+        """Whether a target meets a rule; not in a round in which it failed to be measured."""
+        try:
+            return any(rule.met(self.of(metrics, target), target) for rule in self.stop)
+        except NotMeasured:
+            return False
 
 
 class _Clock:

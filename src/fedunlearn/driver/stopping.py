@@ -8,15 +8,21 @@ from typing import Protocol
 from ..core import ClientId, FedUnlearnError, Metrics
 
 
+class NotMeasured(FedUnlearnError):
+    """A stop rule has nothing to go by."""
+
+
 class StopRule(Protocol):
     """Decides for each target whether it has been unlearned enough."""
 
-    def met(self, metrics: Metrics, target: ClientId) -> bool: ...
+    def met(self, metrics: Metrics, target: ClientId) -> bool:
+        """Whether these measures, those of the target or of the model, meet the rule."""
+        ...
 
 
 @dataclass(frozen=True)
 class Below:
-    """A measure of the target, or of the model where there is none of the target, is below a value."""
+    """A measure of the target, or of the model where it is not taken of targets, is below a value."""
 
     key: str
     value: float
@@ -27,7 +33,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Above:
-    """A measure of the target, or of the model where there is none of the target, is above a value."""
+    """A measure of the target, or of the model where it is not taken of targets, is above a value."""
 
     key: str
     value: float
@@ -37,11 +43,10 @@ class Above:
 
 
 def measured(metrics: Metrics, key: str, target: ClientId) -> float:
-    """The measure of one target where it is taken for each, else that of all."""
-    for name in (f"{key} {target}", key):
-        if name in metrics:
-            return float(metrics[name])
-    raise FedUnlearnError(
+    """The measure, or a refusal where there is none."""
+    if key in metrics:
+        return float(metrics[key])
+    raise NotMeasured(
         f"a stop rule needs {key!r}, which is not measured here: give {target} an evaluation set that it "
         "is measured on, or use another measure"
     )

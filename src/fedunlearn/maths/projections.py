@@ -49,7 +49,8 @@ def project_off(
     >>> project_off(torch.tensor([3.0, -4.0]), torch.tensor([0.0, 2.0]))
     tensor([ 3., -4.])
     """
-    if displacement.ndim != 1 or away.ndim not in (1, 2) or displacement.shape != away.shape[-1:]:
+    rows = away.ndim == 1 or (away.ndim == 2 and len(away) > 0)
+    if displacement.ndim != 1 or not rows or displacement.shape != away.shape[-1:]:
         raise ValueError(
             "expected a vector and one or more rows of its length, "
             f"got {tuple(displacement.shape)} and {tuple(away.shape)}"

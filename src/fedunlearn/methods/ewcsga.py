@@ -90,7 +90,9 @@ class ElasticAscent(Phase):
     def _importance(self, request: Request, state: State) -> Generator[Jobs, Replies, Vector]:
         """How much each parameter matters, by the examples of those who are asked."""
         asked = request.targets if self.whose == "target" else request.asked
-        replies = yield dict.fromkeys(asked, Job("fisher", request.params))
+        replies = yield dict.fromkeys(
+            asked, Job("fisher", request.params, expects={"fisher": request.params.shape})
+        )
         known = replies.every(asked) if self.whose == "target" else replies.some(asked)
         parts = zip(known.values(), known.weights(), strict=True)
         return sum((reply.arrays["fisher"] * share for reply, share in parts), torch.zeros_like(state.params))

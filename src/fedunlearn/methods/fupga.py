@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..client.steps import Step, clipped
-from ..core import Job, Phase, Request, Round, Stage, State, Vector, require, train
+from ..core import FedUnlearnError, Job, Phase, Request, Round, Stage, State, Vector, require, train
 from ..core.registry import method, step
 from ..maths import distance
 from .fedavg import Averaging
@@ -58,6 +58,11 @@ class ProjectedAscent(Phase):
         """The mean of the retained clients' last models, by their examples."""
         last = {client: request.history.of("locals", client) for client in sorted(request.retained)}
         shares = {c: float(request.history.of("share", c)) for c, model in last.items() if len(model)}
+        if not shares:
+            raise FedUnlearnError(
+                "no retained client took part in the last round of pre-training, so there is no model to "
+                "start from: pre-train one more round, or use another method"
+            )
         whole = sum((share * last[c] for c, share in shares.items()), torch.zeros_like(request.params))
         return whole / sum(shares.values())
 

@@ -80,8 +80,12 @@ class ClusterRetraining(Phase):
         return moved if anew else moved.halt(Status.CONVERGED, "nobody else was in the targets' clusters")
 
     def _anew(self, request: Request, state: State, member: Mapping[ClientId, str]) -> dict[str, Vector]:
-        """The models in training: of the clusters that have lost somebody and still have somebody."""
+        """The models in training: of the clusters that have lost somebody and still have somebody.
+
+        The history has no model of a cluster that an earlier request has taken somebody from.
+        """
         hit = {member[target] for target in request.targets}
+        hit |= {*member.values()} - _models(request.history.shared).keys()
         start = request.history.shared["cluster"]
         return {
             member[client]: state.memory.get(member[client], start)

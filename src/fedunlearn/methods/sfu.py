@@ -54,11 +54,15 @@ def layer_inputs(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Mapp
 
         return layer.register_forward_pre_hook(see)
 
-    watches = [
-        watch(f"{name}.weight" if name else "weight", layer)
+    layers = {
+        f"{name}.weight" if name else "weight": layer
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad
-    ]
+    }
+    tied = sorted(layers.keys() - dict(model.named_parameters()).keys())
+    if tied:
+        raise FedUnlearnError(f"SFU cannot project {tied[0]!r}, which several layers share: untie them")
+    watches = [watch(name, layer) for name, layer in layers.items()]
     try:
         task.losses(model, batch)
     finally:
@@ -92,15 +96,12 @@ class SubspaceAscent(Phase):
 
     def round(self, request: Request, state: State) -> Round:
         ascent = train(state.params, "ascent", "clipped", clip=self.clip)
-        replies = yield dict.fromkeys(request.targets, ascent) | dict.fromkeys(
-            request.asked, Job("layer_inputs", state.params)
-        )
+        inputs = Job("layer_inputs", state.params, expects=_moments(request.shapes))
+        replies = yield dict.fromkeys(request.targets, ascent) | dict.fromkeys(request.asked, inputs)
         update = request.pieces(-replies.every(request.targets).mean())
         free = 0
-        for name, inputs in _summed(replies.some(request.asked)).items():
-            if name not in update:
-                raise FedUnlearnError(f"SFU cannot project {name!r}, which several layers share: untie them")
-            free += self._project(update, name, inputs)
+        for name, moments in _summed(replies.some(request.asked)).items():
+            free += self._project(update, name, moments)
         if free == 0:
             return state.halt(
                 Status.NO_DIRECTION,
@@ -130,15 +131,16 @@ class SubspaceAscent(Phase):
         return width - min(rank, width)
 
 
+def _moments(shapes: Mapping[str, torch.Size]) -> dict[str, torch.Size]:
+    """The shapes of the second moments of a layer's inputs and of the 1 for its bias."""
+    widths = {name: shape[1:].numel() + 1 for name, shape in shapes.items() if len(shape) > 1}
+    return {name: torch.Size((width, width)) for name, width in widths.items()}
+
+
 def _summed(replies: Replies) -> dict[str, Tensor]:
     """The second moments of all clients together, by layer."""
-    first = next(iter(replies.values())).arrays
     sums: dict[str, Tensor] = {}
-    for client, reply in replies.items():
-        if {n: a.shape for n, a in reply.arrays.items()} != {n: a.shape for n, a in first.items()}:
-            raise FedUnlearnError(
-                f"{client} sent inputs of other layers than the rest: use one model everywhere"
-            )
+    for reply in replies.values():
         for name, inputs in reply.arrays.items():
             sums[name] = sums[name] + inputs.double() if name in sums else inputs.double()
     return sums

@@ -1,0 +1,240 @@
+"""Bad replies: refused with a reason, and as good as none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from closed_form import CLIENTS, DIMENSION, Quadratics, Spoiled, equal, phases, request, tensors, times
+
+from fedunlearn import Outcome, Replies, Reply, Request, Schedule, Status, unlearn
+from fedunlearn.core import Mean, Reason
+
+TARGET, RETAINED = "site-1", "site-0"
+SHORT = Schedule(2, 0.05, 2, 0.05)
+CALLS = {"every round": range(1, 9), "round 2": [2], "post-training": [3]}
+
+
+def sends(**fields):
+    return lambda reply: replace(reply, **fields)
+
+
+def displaces(change):
+    return lambda reply: replace(reply, displacement=change(reply.displacement))
+
+
+def trained(mean):
+    return sends(statistics={"train": {"loss": mean}})
+
+
+BAD = {
+    "too short": (displaces(lambda d: d[:-1]), Reason.SHAPE),
+    "too long": (displaces(lambda d: torch.cat([d, d])), Reason.SHAPE),
+    "a matrix": (displaces(lambda d: d.view(3, 4)), Reason.SHAPE),
+    "one number that would broadcast": (displaces(lambda d: d[:1]), Reason.SHAPE),
+    "a scalar": (displaces(lambda d: d[0]), Reason.SHAPE),
+    "float64": (displaces(torch.Tensor.double), Reason.DTYPE),
+    "whole numbers": (displaces(torch.Tensor.long), Reason.DTYPE),
+    "complex": (displaces(lambda d: d.to(torch.complex64)), Reason.DTYPE),
+    "sparse": (displaces(torch.Tensor.to_sparse), Reason.DTYPE),
+    "nan": (times(math.nan), Reason.NOT_FINITE),
+    "inf": (times(math.inf), Reason.NOT_FINITE),
+    "a list": (displaces(torch.Tensor.tolist), Reason.FIELD),
+    "no displacement": (sends(displacement=None), Reason.FIELD),
+    "an array": (sends(arrays={"x": torch.ones(2)}), Reason.FIELD),
+    "no mapping of arrays": (sends(arrays=None), Reason.FIELD),
+    "a stray buffer": (sends(buffers={"x": torch.ones(2)}), Reason.FIELD),
+    "no mapping of buffers": (sends(buffers=None), Reason.FIELD),
+    "no mapping of statistics": (sends(statistics=None), Reason.FIELD),
+    "statistics of a set that are a number": (sends(statistics={"train": 0.5}), Reason.FIELD),
+    "a statistic that is a number": (trained(0.5), Reason.FIELD),
+    "a negative count": (trained(Mean(1.0, -1)), Reason.FIELD),
+    "half a count": (trained(Mean(1.0, 0.5)), Reason.FIELD),
+    "a count beyond all numbers": (trained(Mean(1.0, 10**400)), Reason.FIELD),
+    **{
+        f"examples = {str(value)[:5]}": (sends(examples=value), Reason.FIELD)
+        for value in (0, -1, 1.5, True, None, "7", 10**400)
+    },
+    "a dict": (vars, Reason.FIELD),
+    "nothing at all": (lambda reply: None, Reason.FIELD),
+}
+
+UPLOADS = {
+    "none": (sends(arrays={}), Reason.FIELD),
+    "another name": (lambda r: replace(r, arrays={"x": next(iter(r.arrays.values()))}), Reason.FIELD),
+    "one number that would broadcast": (
+        lambda r: replace(r, arrays={name: array.reshape(-1)[:1] for name, array in r.arrays.items()}),
+        Reason.SHAPE,
+    ),
+    "too large": (
+        lambda r: replace(r, arrays={name: torch.ones(99, 99) for name in r.arrays}),
+        Reason.SHAPE,
+    ),
+    "whole numbers": (
+        lambda r: replace(r, arrays={name: array.long() for name, array in r.arrays.items()}),
+        Reason.DTYPE,
+    ),
+    "nan": (times(math.nan), Reason.NOT_FINITE),
+    "a list": (
+        lambda r: replace(r, arrays={name: array.tolist() for name, array in r.arrays.items()}),
+        Reason.FIELD,
+    ),
+    "a displacement": (sends(displacement=torch.ones(DIMENSION)), Reason.FIELD),
+}
+
+
+class WithBuffers(Spoiled):
+    """Clients of a model with BatchNorm: an average and a counter."""
+
+    def perform(self, client, job, terms):
+        buffers = {name: buffer + 1 for name, buffer in job.buffers.items()}
+        return replace(super().perform(client, job, terms), buffers=buffers)
+
+
+BUFFERS = {"mean": torch.zeros(3), "batches": torch.tensor(0)}
+
+
+def buffer(change):
+    return lambda reply: replace(reply, buffers={**reply.buffers, "mean": change(reply.buffers["mean"])})
+
+
+BAD_BUFFERS = {
+    "nan": (buffer(lambda b: b * math.nan), Reason.NOT_FINITE),
+    "too short": (buffer(lambda b: b[:1]), Reason.SHAPE),
+    "float64": (buffer(torch.Tensor.double), Reason.DTYPE),
+    "a list": (buffer(torch.Tensor.tolist), Reason.FIELD),
+    "one is missing": (lambda r: replace(r, buffers={"mean": r.buffers["mean"]}), Reason.FIELD),
+    "all are missing": (sends(buffers={}), Reason.FIELD),
+    "one too many": (lambda r: replace(r, buffers={**r.buffers, "x": torch.ones(1)}), Reason.FIELD),
+}
+
+
+def run(name: str, asked: Request, federation: Quadratics, **options) -> tuple[Outcome, list[Replies]]:
+    """A run, with the replies that its rounds were given."""
+    seen: list[Replies] = []
+
+    def watch(round):
+        seen.extend(exchange.replies for exchange in round.exchanges)
+        return {}
+
+    return unlearn(phases(name, SHORT, **options), asked, federation, probes=[watch]), seen
+
+
+def require_as_good_as_missing(spoiled: tuple[Outcome, list[Replies]], missing: Outcome, reason: Reason):
+    outcome, seen = spoiled
+    assert outcome.status is Status.DONE
+    assert equal(tensors(outcome.state), tensors(missing.state))
+    failures = [replies.missing[RETAINED] for replies in seen if RETAINED in replies.missing]
+    assert failures
+    assert {failure.reason for failure in failures} == {reason}
+    assert [row.get("missing") for row in outcome.metrics] == [row.get("missing") for row in missing.metrics]
+
+
+@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("when", CALLS)
+def test_a_bad_reply_of_a_retained_client_is_as_good_as_none(what, when):
+    spoil, reason = BAD[what]
+    missing = unlearn(phases("fedosd", SHORT), request(), Quadratics(absent={RETAINED: CALLS[when]}))
+    spoiled = run("fedosd", request(), Spoiled(spoil, {RETAINED}, CALLS[when]))
+    require_as_good_as_missing(spoiled, missing, reason)
+
+
+@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_bad_reply_of_a_target_ends_the_run_with_a_reason(what, call):
+    spoil, reason = BAD[what]
+    heard = []
+    outcome = unlearn(
+        phases("fedosd", SHORT), request(), Spoiled(spoil, {TARGET}, [call]), listeners=[heard.append]
+    )
+    assert outcome.status is (Status.DIVERGED if reason is Reason.NOT_FINITE else Status.MISSING_REPLY)
+    assert f"{TARGET} " in outcome.reason
+    assert "sent " in outcome.reason
+    assert len(outcome.metrics) == 1 + call
+    assert torch.equal(outcome.params, heard[-2].progress.state.params)
+    back = unlearn(phases("fedosd", SHORT), request(), Quadratics(), resume=heard[-1].progress)
+    assert torch.equal(back.params, unlearn(phases("fedosd", SHORT), request(), Quadratics()).params)
+
+
+@pytest.mark.parametrize("what", UPLOADS)
+@pytest.mark.parametrize(("name", "options"), [("ewcsga", {"fisher": "retained"}), ("sfu", {})])
+def test_bad_arrays_are_as_good_as_none(what, name, options):
+    spoil, reason = UPLOADS[what]
+    missing = unlearn(phases(name, SHORT, **options), request(), Quadratics(absent={RETAINED: [1]}))
+    spoiled = run(name, request(), Spoiled(spoil, {RETAINED}, [1]), **options)
+    require_as_good_as_missing(spoiled, missing, reason)
+
+
+@pytest.mark.parametrize("what", BAD_BUFFERS)
+def test_bad_buffers_are_as_good_as_none(what):
+    spoil, reason = BAD_BUFFERS[what]
+    asked = replace(request(), buffers=BUFFERS)
+
+    class Missing(WithBuffers):
+        def exchange(self, jobs, terms):
+            replies = super().exchange(jobs, terms)
+            gone = {RETAINED} if any(job.work == "train" for job in jobs.values()) else set()
+            return Replies({client: reply for client, reply in replies.items() if client not in gone})
+
+    spoiled = run("fedosd", asked, WithBuffers(spoil, {RETAINED}, range(1, 9)))
+    missing = unlearn(phases("fedosd", SHORT), asked, Missing(spoil, (), ()))
+    require_as_good_as_missing(spoiled, missing, reason)
+    assert spoiled[0].state.buffers["mean"].tolist() == [4.0] * 3
+    assert int(spoiled[0].state.buffers["batches"]) == 4
+
+
+@pytest.mark.parametrize("name", ["fedosd", "federaser", "mode", "puf"])
+def test_replies_of_strangers_and_of_clients_that_were_not_asked_are_left_out(name):
+    class Crowded(Quadratics):
+        def exchange(self, jobs, terms):
+            replies = super().exchange(jobs, terms)
+            uninvited = {
+                c: Reply(torch.ones(DIMENSION), 10**6) for c in ("mallory", *CLIENTS) if c not in jobs
+            }
+            return Replies({**replies, **uninvited}, replies.missing)
+
+    crowded, seen = run(name, request(), Crowded())
+    plain = unlearn(phases(name, SHORT), request(), Quadratics())
+    assert equal(tensors(crowded.state), tensors(plain.state))
+    assert all("mallory" not in replies for replies in seen)
+    assert {replies.missing["mallory"].reason for replies in seen} == {Reason.UNASKED}
+    assert not any("missing" in row for row in crowded.metrics)
+
+
+@pytest.mark.parametrize("total", [math.nan, -math.inf, "much", None, 10**400], ids=lambda v: str(v)[:4])
+def test_a_statistic_that_is_no_number_is_dropped_and_its_client_kept(total):
+    plain = unlearn(phases("fedosd", SHORT), request(), Quadratics())
+    odd = unlearn(phases("fedosd", SHORT), request(), Spoiled(trained(Mean(total, 1)), set(CLIENTS), [1]))
+    assert equal(tensors(odd.state), tensors(plain.state))
+    assert "train_loss_retained" not in odd.metrics[1]
+    assert "train_loss_retained" in odd.metrics[2]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        sends(displacement=torch.ones(DIMENSION)),
+        sends(statistics={"test": {"accuracy": Mean(math.nan, 1)}}),
+        sends(statistics={"test": {"accuracy": Mean(1.0, -1)}}),
+        sends(statistics={"test": [1.0]}),
+        sends(examples=0),
+        vars,
+    ],
+)
+def test_a_client_that_cannot_be_measured_is_left_out_of_the_measures(spoil):
+    class Odd(Quadratics):
+        def exchange(self, jobs, terms):
+            replies = super().exchange(jobs, terms)
+            if all(job.work == "measure" for job in jobs.values()):
+                return Replies({**replies, RETAINED: spoil(replies[RETAINED])})
+            return replies
+
+    odd = unlearn(phases("fedosd", SHORT), request(), Odd())
+    plain = unlearn(phases("fedosd", SHORT), request(), Quadratics())
+    assert torch.equal(odd.params, plain.params)
+    for row, whole in zip(odd.metrics, plain.metrics, strict=True):
+        others = [whole[f"r_acc {client}"] for client in ("site-2", "site-3", "site-4")]
+        assert row["r_acc"] == pytest.approx(sum(others) / 3)
+        assert f"r_acc {RETAINED}" not in row
