@@ -19,7 +19,7 @@ from fedunlearn import (
     method,
     unlearn,
 )
-from fedunlearn.core import Federation, LocalTraining
+from fedunlearn.core import Federation, History, LocalTraining, requirements
 from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.methods.fedavg import Pretraining
@@ -105,39 +105,41 @@ def holdings(name: str, clients: int = 5, *, public: bool = False) -> dict[str, 
     return held
 
 
-def forget(how: str, name: str, federation: Federation, rounds: int = 2) -> Outcome:
+def forget(how: str, name: str, federation: Federation, rounds: int = 2, epochs: int = 1) -> Outcome:
     """A run of the method on the federation; the target is neither the first nor the last client.
 
     Where the method needs history, a pre-training on the same federation records it.
     """
-    model = network(name)
+    model, training = network(name), replace(TRAINING, epochs=epochs)
 
     def fresh(purpose: str) -> State:
         return State(flatten(model) * 0.5, buffers=buffers(model))
 
-    clients = tuple(client for client in federation.clients if client != PUBLIC)
+    present = federation.present()
     request = Request(
         flatten(model),
-        clients,
+        tuple(sorted(present - {PUBLIC})),
         ("site-2",),
         fresh,
         buffers(model),
         shapes=shapes(model),
-        public=PUBLIC if PUBLIC in federation.clients else None,
+        public=PUBLIC if PUBLIC in present else None,
     )
     phases = method[how](Schedule(rounds, 0.02, rounds, 0.02))
-    needed = {kind for phase in phases for kind in phase.needs} - {"public"}
+    needed = requirements.recorded(phases)
     if needed:
-        before: Phase = Pretraining(rounds, 0.02, tuple(needed))
-        if "cluster" in needed:
-            before = ClusteredPretraining(rounds, 0.02, clusters=2)
-        trained = unlearn([before], request, federation, training=TRAINING, seed=2).state
-        request = replace(request.starting_from(trained), history=trained.memory)
-    return unlearn(phases, request, federation, training=TRAINING, seed=3)
+        before: Phase = (
+            ClusteredPretraining(rounds, 0.02, clusters=2)
+            if "cluster" in needed
+            else Pretraining(rounds, 0.02, tuple(needed))
+        )
+        trained = unlearn([before], request, federation, training=training, seed=2).state
+        request = replace(request.starting_from(trained), history=History.from_tensors(trained.memory))
+    return unlearn(phases, request, federation, training=training, seed=3)
 
 
 def same(one: Outcome, other: Outcome) -> bool:
-    """Whether models, buffers and everything measured agree to the bit, the seconds apart."""
+    """Whether models, buffers and metrics are identical to the bit, except the seconds."""
     measured = [
         [
             {key: value for key, value in row.items() if not key.startswith("seconds")}

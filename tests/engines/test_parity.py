@@ -1,67 +1,166 @@
-"""Every method ends in the same bits on every engine, whatever the number of workers."""
+"""Every kind of work gives the same bits on every engine, whatever the number of workers."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 
 import pytest
 import torch
-from federations import SHAPES, SMALL, forget, holdings, network, same
+from federations import forget, holdings, network, same
+from torch.utils.data import DataLoader, Dataset
 
-from fedunlearn import Job, Outcome, Parallel, Sequential, flatten, method, objective
+from fedunlearn import (
+    Classification,
+    ClientData,
+    Examples,
+    Job,
+    Parallel,
+    Replies,
+    Sequential,
+    Terms,
+    flatten,
+    train,
+    work,
+)
+from fedunlearn.core import registry
 from fedunlearn.core.vectors import buffers
-from fedunlearn.objectives import Minimise
 
-METHODS = [entry.name for entry in method]
+MODELS = ("perceptron", "convolution", "batch norm", "calls view", "counts and draws")
+"""The fused passes, dropout, buffers, a layout that cannot be changed, and a model that changes with each call."""
+WORKERS = (1, 2, 3)
+TASK = Classification(input="x")
 
 
-@cache
-def oracle(how: str, name: str, rounds: int = 2) -> Outcome:
-    return forget(how, name, Sequential(network(name), holdings(name, public=True)), rounds)
+class Pairs(Dataset):
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples.y)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._examples.x[number], self._examples.y[number]
+
+
+class Entries(Pairs):
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        x, y = super().__getitem__(number)
+        return {"x": x, "labels": y}
+
+
+DATA = {
+    "tensors": lambda examples: examples,
+    "dict": lambda examples: {"x": examples.x, "labels": examples.y},
+    "dataset": Pairs,
+    "loader of dicts": lambda examples: DataLoader(Entries(examples), batch_size=3, shuffle=True),
+}
+
+
+def held(name: str, kind: str) -> dict[str, ClientData]:
+    return {
+        client: ClientData(
+            DATA[kind](data.train), {set: DATA[kind](part) for set, part in data.evaluations.items()}
+        )
+        for client, data in holdings(name).items()
+    }
+
+
+def every_work(name: str) -> dict[str, Job]:
+    """A job for each loss with each step rule, for each work of a method, and for measuring."""
+    params = flatten(network(name))
+    arrays = {
+        "teacher": params * 0.5,
+        "centre": params * 0.9,
+        "anchor": params * 1.1,
+        "fisher": params.square(),
+    }
+    settings = {"clip": 1.0, "radius": 0.5 * float(params.norm()), "penalty": 10.0, "temperature": 2.0}
+    jobs = {
+        f"train {loss.name}, {step.name}": train(params, loss.name, step.name, arrays=arrays, **settings)
+        for loss in registry.loss
+        for step in registry.step
+    }
+    works = ("measure", *(entry.name for entry in registry.work))
+    return jobs | {name: Job(name, params, buffers={}) for name in works}
+
+
+def assert_identical(replies: Replies, expected: Replies) -> None:
+    assert replies.keys() == expected.keys() != set()
+    for client, reply in replies.items():
+        other = expected[client]
+        assert (reply.displacement is None) == (other.displacement is None)
+        if reply.displacement is not None:
+            assert reply.displacement.any()
+            assert torch.equal(reply.displacement, other.displacement)
+        assert reply.statistics == other.statistics
+        assert reply.examples == other.examples
+        for sent, wanted in ((reply.arrays, other.arrays), (reply.buffers, other.buffers)):
+            assert sent.keys() == wanted.keys()
+            assert all(torch.equal(value, wanted[key]) for key, value in sent.items())
+            assert all(value.dtype == wanted[key].dtype for key, value in sent.items())
 
 
 @pytest.fixture(scope="module")
-def engine():
-    """An engine for each model and number of workers, which all methods use one after the other."""
+def engine() -> Iterator[object]:
+    """An engine for each model, kind of data and number of workers; 0 is the oracle."""
     with ExitStack() as engines:
-        yield cache(
-            lambda name, workers: engines.enter_context(
-                Parallel(network(name), holdings(name, public=True), workers=workers)
+
+        @cache
+        def made(name: str, kind: str, workers: int) -> Sequential | Parallel:
+            if not workers:
+                return Sequential(network(name), held(name, kind), task=TASK)
+            return engines.enter_context(
+                Parallel(network(name), held(name, kind), workers=workers, task=TASK)
             )
-        )
+
+        yield made
 
 
-@pytest.mark.parametrize("how", METHODS)
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_worker_processes_change_no_bit(engine, workers, name, how):
-    expected = oracle(how, name)
-    assert not expected.status.failed
-    assert same(forget(how, name, engine(name, workers)), expected)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "tensors") for name in MODELS),
+        *(("convolution", kind) for kind in DATA if kind != "tensors"),
+        ("perceptron", "dict"),
+    ],
+)
+def test_worker_processes_change_no_bit_of_any_work(engine, name, kind):
+    for number, (what, job) in enumerate(every_work(name).items()):
+        workers, epochs = WORKERS[number % 3], 1 + number % 2
+        jobs = dict.fromkeys(("site-0", "site-2", "site-4"), job)
+        terms = Terms(lr=0.1, decay=0.9, epochs=epochs, batch_size=4, seed=(7, number))
+        expected = engine(name, kind, 0).exchange(jobs, terms)
+        assert not expected.missing
+        try:
+            assert_identical(engine(name, kind, workers).exchange(jobs, terms), expected)
+        except AssertionError as error:
+            raise AssertionError(f"{what} with {workers} workers and {epochs} epochs") from error
+
+
+def test_the_data_may_come_in_any_form():
+    """Tensors, dicts and datasets are batched alike; a loader brings its own batches."""
+    job = train(flatten(network("convolution")))
+    expected, *others = (
+        Sequential(network("convolution"), held("convolution", kind), task=TASK)
+        .exchange({"site-3": job}, Terms(batch_size=4))["site-3"]
+        .displacement
+        for kind in ("tensors", "dict", "dataset")
+    )
+    for other in others:
+        assert torch.allclose(other, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["fedosd", "ewcsga"])
-@pytest.mark.parametrize("name", SHAPES)
-def test_worker_processes_change_no_bit_of_any_model(engine, name, how):
-    assert same(forget(how, name, engine(name, 2), rounds=1), oracle(how, name, rounds=1))
-
-
-@pytest.mark.parametrize("goal", ["fisher", "layer_inputs"])
-@pytest.mark.parametrize("name", [*SMALL, *SHAPES])
-def test_uploads_are_the_same_to_the_bit_on_every_engine(engine, name, goal):
-    model, data = network(name), holdings(name, public=True)
-    job = Job(flatten(model), goal, epochs=0, batch_size=4, seed=7)
-    jobs = {"site-1": job, "site-3": job}
-    expected = Sequential(model, data).train(jobs)
-    replies = engine(name, 2).train(jobs)
-    for client, reply in replies.items():
-        assert reply.arrays.keys() == expected[client].arrays.keys() != set()
-        for key, array in reply.arrays.items():
-            assert array.dtype == expected[client].arrays[key].dtype
-            assert torch.equal(array, expected[client].arrays[key])
-        assert not reply.displacement.any()
+@pytest.mark.parametrize("name", ["perceptron", "convolution", "batch norm", "lenet5"])
+def test_a_whole_run_ends_in_the_same_bits(name, how):
+    data, epochs = holdings(name, 4), 1 + (how == "ewcsga")
+    expected = forget(how, name, Sequential(network(name), data), epochs=epochs)
+    assert not expected.status.failed
+    with Parallel(network(name), data, workers=2) as federation:
+        assert same(forget(how, name, federation, epochs=epochs), expected)
 
 
 @pytest.mark.parametrize("slow", ["site-0", "site-2", "site-4"])
@@ -77,53 +176,63 @@ def test_jobs_may_differ_in_everything():
     data = holdings("batch norm")
     model = network("batch norm")
     jobs = {
-        client: Job(
+        client: train(
             flatten(model) * (1 + number),
-            "uce" if number % 2 else "cross_entropy",
+            "uce" if number % 2 else "task",
             arrays={"weight": torch.tensor(float(number)), "empty": torch.empty(0)},
-            buffers={name: value + number for name, value in buffers(model).items()},
             lr=0.1 / (1 + number),
-            epochs=1 + number,
-            batch_size=2 + number,
-            seed=number,
+            effort=(1 + number) / 4,
         )
         for number, client in enumerate(data)
     }
-    expected = Sequential(model, data).train(jobs)
+    jobs = {
+        client: Job(
+            job.work,
+            job.params,
+            job.arrays,
+            job.config,
+            {name: value + number for name, value in buffers(model).items()},
+        )
+        for number, (client, job) in enumerate(jobs.items())
+    }
+    jobs["site-3"] = Job("measure", jobs["site-3"].params, buffers={})
+    jobs["site-4"] = Job("layer_inputs", jobs["site-4"].params, buffers={})
+    terms = Terms(epochs=3, batch_size=4, seed=(1, 2, 3), exchange=1)
+    expected = Sequential(model, data).exchange(jobs, terms)
     with Parallel(model, data, workers=2) as federation:
-        replies = federation.train(jobs)
-    for client, reply in replies.items():
-        assert torch.equal(reply.displacement, expected[client].displacement)
-        assert reply.metrics == expected[client].metrics
-        assert reply.examples == expected[client].examples
-        assert reply.buffers.keys() == expected[client].buffers.keys()
-        assert all(torch.equal(value, expected[client].buffers[key]) for key, value in reply.buffers.items())
+        assert_identical(federation.exchange(jobs, terms), expected)
+
+
+def test_a_client_that_is_not_here_is_reported_missing():
+    model, data = network("perceptron"), holdings("perceptron")
+    job = train(flatten(model))
+    with Parallel(model, data, workers=2) as parallel:
+        for federation in (Sequential(model, data), parallel):
+            replies = federation.exchange({"site-1": job, "stranger": job})
+            assert set(replies) == {"site-1"}
+            assert replies.missing["stranger"].reason == "absent"
 
 
 def test_reduced_precision_is_the_same_on_both_engines_and_not_that_of_float32():
-    data = holdings("cnn", public=True)
-    expected = forget("fedosd", "cnn", Sequential(network("cnn"), data, precision="bf16"))
+    data = holdings("cnn", 4)
+    plain, reduced = (Sequential(network("cnn"), data, precision=p) for p in ("fp32", "bf16"))
+    expected = forget("fedosd", "cnn", reduced)
     with Parallel(network("cnn"), data, workers=2, precision="bf16") as federation:
         assert same(forget("fedosd", "cnn", federation), expected)
-    gap = (expected.params - oracle("fedosd", "cnn").params).norm() / expected.params.norm()
+    gap = (expected.params - forget("fedosd", "cnn", plain).params).norm() / expected.params.norm()
     assert 0 < gap < 0.01
 
 
-def test_an_upload_may_hold_one_tensor_under_two_names():
-    @objective("test: twice", summary="test")
-    def _twice(arrays):
-        class Twice(Minimise):
-            def upload(self, model, batches):
-                seen = torch.arange(6.0).view(2, 3)
-                return {"whole": seen, "again": seen, "turned": seen.T, "row": seen[1], "none": seen[:0]}
-
-        return Twice()
+def test_a_work_of_ones_own_may_return_one_tensor_under_two_names():
+    @work("test: twice", summary="test")
+    def _twice(task, model, batches):
+        seen = torch.arange(6.0).view(2, 3)
+        return {"whole": seen, "again": seen, "turned": seen.T, "row": seen[1], "none": seen[:0]}
 
     model, data = network("perceptron"), holdings("perceptron")
-    jobs = {client: Job(flatten(model), "test: twice", lr=0.1, batch_size=4) for client in data}
-    expected = Sequential(model, data).train(jobs)
+    jobs = dict.fromkeys(data, Job("test: twice", flatten(model)))
+    expected = Sequential(model, data).exchange(jobs)
     with Parallel(model, data, workers=2) as federation:
-        replies = federation.train(jobs)
-    for client, reply in replies.items():
-        assert all(torch.equal(reply.arrays[key], array) for key, array in expected[client].arrays.items())
-        assert len(reply.arrays) == 5
+        replies = federation.exchange(jobs)
+    assert_identical(replies, expected)
+    assert all(len(reply.arrays) == 5 for reply in replies.values())
