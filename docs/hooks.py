@@ -11,12 +11,10 @@ import posixpath
 import re
 import sys
 import tomllib
-from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from difflib import get_close_matches
 from json import dumps
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -71,142 +69,6 @@ def made(markdown: str) -> str:
         return MAKERS[name](*words)
 
     return MARKER.sub(call, markdown)
-
-
-@maker("result-files")
-def result_files(folder: str = "docs/results") -> str:
-    """What each stored file of results holds: scale, columns, runs and seeds."""
-    from fedunlearn.reproduction.results import load
-
-    found = [(path, load(path)) for path in sorted((ROOT / folder).glob("*.json"))]
-    if not found:
-        return "No results are stored yet."
-    lines = ["| file | scale | column | methods | seeds | runs |", "|---|---|---|---|---|---:|"]
-    for path, results in found:
-        for column in dict.fromkeys(run.column for run in results.runs):
-            runs = [run for run in results.runs if run.column == column]
-            rows = ", ".join(f"`{row}`" for row in dict.fromkeys(run.row for run in runs))
-            seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
-            lines.append(f"| {path.name} | {results.scale} | {column} | {rows} | {seeds} | {len(runs)} |")
-    return "\n".join(lines)
-
-
-@maker("machines")
-def machines(folder: str = "docs/results") -> str:
-    """What the stored results were made with."""
-    from fedunlearn.reproduction.results import load
-
-    made_with = {
-        f"{one['cores']} cores ({one['cpu_capability']}), {one['system']}, torch {one['torch']}, "
-        f"Python {one['python']}, fedunlearn {one['fedunlearn']}"
-        for path in (ROOT / folder).glob("*.json")
-        for one in load(path).environments.values()
-    }
-    return "\n".join(f"- {one}" for one in sorted(made_with)) or "No results are stored yet."
-
-
-@maker("results")
-def results(scale: str, *names: str) -> str:
-    """Tables of the paper, ours beside its numbers, from the stored file of a scale."""
-    from fedunlearn.reproduction import beside, plan, titles
-    from fedunlearn.reproduction.results import load
-    from fedunlearn.reproduction.side_by_side import as_markdown
-
-    path = ROOT / f"docs/results/{scale}.json"
-    if not path.exists():
-        return "Nothing has been run at this scale yet."
-    found, parts = load(path), []
-    for name in names:
-        wanted = plan(name, scale=scale, only=[], seeds=None)
-        cells = beside(wanted, found)
-        if not cells:
-            parts.append(f"### {titles()[name]}\n\nNot run yet.")
-            continue
-        commands = "\n".join(_commands(name, scale, wanted, found))
-        parts += [f"### {titles()[name]}\n\n```\n{commands}\n```", as_markdown(cells, found)]
-        absent = [
-            f"{column} ({', '.join(rows)})"
-            for column in wanted.requests
-            if (rows := [row for row in wanted.listed if not found.of(column, row)])
-        ]
-        parts += [f"Not run yet: {'; '.join(absent)}."] if absent else []
-    return "\n\n".join(parts)
-
-
-def _commands(name: str, scale: str, wanted: Any, found: Any) -> Iterator[str]:
-    """What ran the stored runs of a table: one command for columns with the same rows."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for column in wanted.requests:
-        if rows := tuple(row for row in wanted.listed if found.of(column, row)):
-            alike.setdefault(rows, []).append(column)
-    for rows, columns in alike.items():
-        seeds = max(len(found.of(column, row)) for column in columns for row in rows)
-        only = [*([] if columns == [*wanted.requests] else columns), *([] if rows == wanted.listed else rows)]
-        asked = "".join(f" --only {one}" for one in only)
-        yield f"fedunlearn reproduce {name} --scale {scale} --seeds {seeds}{asked}"
-
-
-@maker("counts")
-def counts() -> str:
-    """How much of the paper has been run at each scale, and how much of it agrees."""
-    from fedunlearn.reproduction import beside, plan, titles
-    from fedunlearn.reproduction.claims import judge, tally
-    from fedunlearn.reproduction.results import load
-    from fedunlearn.reproduction.side_by_side import counted
-
-    lines = []
-    for path in sorted((ROOT / "docs/results").glob("*.json"), reverse=True):
-        found = load(path)
-        cells = {
-            (cell.column, cell.row, cell.stage, cell.measure): cell
-            for name in titles()
-            for cell in beside(plan(name, scale=found.scale, only=[], seeds=None), found)
-        }
-        hours = sum(run.cost["seconds"] for run in found.runs) / 3600
-        lines.append(
-            f"- `{found.scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request "
-            f"(without trials and pre-training). {counted(cells.values())} {tally(judge(found))}"
-        )
-    return "\n".join(lines) or "No results are stored yet."
-
-
-SEEN = {
-    "tradeoff": "ASR against R-Acc of each method, after unlearning and after post-training,",
-    "curves": "ASR, R-Acc and distance to ω⁰ of each method over the rounds",
-    "clients": "Accuracy of each retained client under each method",
-}
-"""What the figures of pages show, for those who cannot see them."""
-
-
-@maker("figure")
-def figure(scale: str, name: str, kind: str, *columns: str) -> str:
-    """A figure of the stored results of a scale, of the columns and rows of a table of the paper."""
-    from fedunlearn.reproduction import plan
-    from fedunlearn.reproduction.gallery import draw
-    from fedunlearn.reproduction.results import load
-
-    path = ROOT / f"docs/results/{scale}.json"
-    found = load(path) if path.exists() else None
-    wanted = plan(name, scale=scale, only=[*columns], seeds=None)
-    there = [column for column in wanted.columns if found and column in found.settings]
-    if found is None or not there:
-        return ""
-    with TemporaryDirectory() as folder:
-        drawn = draw(kind, found, there, wanted.listed, Path(folder) / kind)
-        svgs = [file.read_bytes() for file in drawn if file.suffix == ".svg"]
-    about = f"{SEEN[kind]} in {', '.join(there)}, at {scale} scale."
-    images = [f'<img alt="{about}" src="data:image/svg+xml;base64,{b64encode(s).decode()}">' for s in svgs]
-    return f'<div class="figure chart">{"".join(images)}</div>'
-
-
-@maker("claims")
-def claims(scale: str) -> str:
-    """What the paper says, judged by the stored results of a scale."""
-    from fedunlearn.reproduction.claims import judge, markdown
-    from fedunlearn.reproduction.results import load
-
-    path = ROOT / f"docs/results/{scale}.json"
-    return markdown(judge(load(path))) if path.exists() else "Nothing has been run at this scale yet."
 
 
 @maker("command-line")

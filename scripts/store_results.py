@@ -2,7 +2,8 @@
 
 Run ``python scripts/store_results.py runs/reproduce-laptop/results.json``. What the file lacks stays; a run
 that was stored already is replaced, and named where it ends in another model; a column that was set up
-otherwise is replaced whole, and named too.
+otherwise is replaced whole, and named too. Afterwards renew the page that shows them:
+``python -m fedunlearn.reproduction.results_page docs/results.md``.
 """
 
 from __future__ import annotations

@@ -20,13 +20,9 @@ import fedunlearn
 from fedunlearn import maths
 from fedunlearn.cli.commands import app
 from fedunlearn.comparison import Plan, read_comparison
-from fedunlearn.core import Status
 from fedunlearn.experiment import Experiment, prepare, read
 from fedunlearn.record import read_outcome
 from fedunlearn.reproduction import plan
-from fedunlearn.reproduction.claims import judge
-from fedunlearn.reproduction.conditions import Verdict
-from fedunlearn.reproduction.results import Result, Results, load, save
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,21 +42,14 @@ def test_python_runs_from_top_to_bottom(page: Path, tmp_path: Path):
     assert_runs("page.py", folder=tmp_path)
 
 
-def test_a_program_of_ones_own_knows_the_method_that_it_imports(tmp_path: Path):
-    (method, *_), (own,) = (
-        [
-            text
-            for language, of, text in FENCE.findall((ROOT / "docs/how-to/own-method.md").read_text())
-            if of == title
-        ]
-        for title in ("", "own.py")
-    )
-    (tmp_path / "back.py").write_text(method)
-    (tmp_path / "own.py").write_text(own)
-    assert "one step against the targets' update" in assert_runs("own.py", "methods", folder=tmp_path)
+def test_the_shown_method_runs_on_the_command_line(tmp_path: Path):
+    shown = FENCE.findall((ROOT / "docs/how-to/own-method.md").read_text())
+    (tmp_path / "back.py").write_text(next(text for language, _, text in shown if language == "python"))
+    listed = assert_runs("-m", "fedunlearn", "methods", "--use", "back.py", folder=tmp_path)
+    assert "one step against the targets' update" in listed
 
 
-def test_a_program_of_ones_own_knows_the_objective_that_it_states(tmp_path: Path):
+def test_the_shown_loss_runs_on_the_command_line(tmp_path: Path):
     (block,) = (
         text
         for _, title, text in FENCE.findall((ROOT / "docs/methods/fedosd-ablations.md").read_text())
@@ -69,9 +58,9 @@ def test_a_program_of_ones_own_knows_the_objective_that_it_states(tmp_path: Path
     (tmp_path / "naive.py").write_text(block)
     (tmp_path / "small.toml").write_text(
         "options.objective = 'naive'\ndata = { clients = 4, fraction = 0.1 }\ntraining.batch_size = 20\n"
-        "pretraining.rounds = 1\nunlearning.rounds = 1\nrecovery.rounds = 0\n"
+        "pretraining.rounds = 1\nunlearning.rounds = 1\nrecovery.rounds = 0\nuse = ['naive.py']\n"
     )
-    assert_runs("naive.py", "run", "small.toml", "--workers", "1", folder=tmp_path)
+    assert_runs("-m", "fedunlearn", "run", "small.toml", "--workers", "1", folder=tmp_path)
     assert read_outcome(tmp_path / "runs/small")["status"] == "done"
 
 
@@ -245,22 +234,8 @@ def test_a_marker_calls_what_is_registered(hooks: Any, monkeypatch: pytest.Monke
 
 def test_every_marker_of_the_pages_is_registered(hooks: Any):
     used = {name for page in PAGES for name, _ in hooks.MARKER.findall(page.read_text())}
-    assert used >= {"results", "claims", "figure", "command-line"}
+    assert used >= {"experiments", "command-line"}
     assert used <= hooks.MAKERS.keys()  # the build calls them
-
-
-def test_result_files_are_listed(hooks: Any, tmp_path: Path):
-    assert hooks.result_files(str(tmp_path)) == "No results are stored yet."
-    runs = [
-        Result(column, "fedosd", seed, 0.01, Status.DONE, "0", {}, {}, {}, {}, {})
-        for column, seed in (("fmnist-iid", 2), ("fmnist-iid", 1), ("mnist-iid", 1))
-    ]
-    save(Results("laptop", {}, {}, {}, runs), tmp_path / "laptop.json")
-    listed = hooks.result_files(str(tmp_path)).splitlines()
-    assert listed[2:] == [
-        "| laptop.json | laptop | fmnist-iid | `fedosd` | 1, 2 | 2 |",
-        "| laptop.json | laptop | mnist-iid | `fedosd` | 1 | 1 |",
-    ]
 
 
 def test_the_command_line_is_described_from_its_help(hooks: Any):
@@ -301,71 +276,6 @@ def test_what_a_page_would_load_from_outside_is_found(hooks: Any, html: str, out
     assert bool(hooks.LOADED.search(html)) is outside
 
 
-@pytest.fixture
-def stored(hooks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-    """One run of FedOSD, stored where pages look for results."""
-    scores = {"asr": 0.9, "r_acc": 0.8, "r_acc_std": 0.1, "r_acc_worst": 0.7, "r_acc_best": 0.9}
-    run = Result(
-        column="fmnist-pat-50",
-        row="fedosd",
-        seed=1,
-        rate=0.025,
-        status=Status.DONE,
-        model_sha256="0" * 64,
-        before={**scores, "distance": 0.0},
-        unlearned={**scores, "asr": 0.123, "distance": 1.0},
-        recovered={**scores, "asr": 0.0, "distance": 1.0},
-        cost={"seconds": 1.0, "seconds_server": 0.1},
-        course={"rounds": [0, 50, 100], "asr": [0.9, 0.123, 0], "r_acc": [0.8] * 3, "distance": [0, 1, 1]},
-    )
-    setting = {
-        "model": "mlp",
-        "data": {"dataset": "fmnist", "partition": "pat-50", "clients": 10, "fraction": 0.1},
-        "training": {"epochs": 1, "batch_size": 50},
-        "pretraining": {"rounds": 300},
-        "unlearning": 50,
-        "recovery": 50,
-    }
-    made_with = {
-        "cores": "2",
-        "cpu_capability": "AVX2",
-        "system": "Linux x86_64",
-        "torch": "2.0",
-        "python": "3.11",
-        "fedunlearn": "0.1.0",
-    }
-    results = Results("laptop", {"fmnist-pat-50": setting}, {"made": made_with}, {}, [run])
-    monkeypatch.setattr(hooks, "ROOT", tmp_path)
-    (tmp_path / "docs/results").mkdir(parents=True)
-    save(results, tmp_path / "docs/results/laptop.json")
-    return results
-
-
-@pytest.mark.usefixtures("stored")
-def test_tables_figures_and_claims_come_from_stored_results(hooks: Any):
-    page = hooks.made("<!-- results: laptop fmnist mnist -->")
-    assert page.startswith("### Table 6: Fashion-MNIST")
-    assert (
-        "```\nfedunlearn reproduce fmnist --scale laptop --seeds 1 --only fmnist-pat-50 --only fedosd\n```"
-        in page
-    )
-    assert "| fedosd¹ | .123 | .000 | +.123 |" in page
-    assert (
-        "Not run yet: fmnist-pat-20 (retrain, federaser, fedrecovery, mode, ewcsga, fupga, fedosd); " in page
-    )
-    assert re.search(r"### Table \d+: MNIST [^\n]*\n\nNot run yet\.$", page)
-    assert hooks.made("<!-- claims: laptop -->").count("fedosd ASR¹ .123") >= 1
-    counted = hooks.made("<!-- counts: -->")
-    assert "1 runs" in counted
-    assert hooks.made("<!-- machines: -->") == (
-        "- 2 cores (AVX2), Linux x86_64, torch 2.0, Python 3.11, fedunlearn 0.1.0"
-    )
-    assert re.search(r"\d+ numbers; the paper prints \d+ .* hold and \d+ fail", counted)
-    figure = hooks.made("<!-- figure: laptop fmnist tradeoff -->")
-    assert figure.startswith('<div class="figure chart"><img alt="ASR against R-Acc of each method')
-    assert hooks.made("<!-- figure: laptop mnist tradeoff -->") == ""
-
-
 def test_every_setting_is_explained(hooks: Any):
     page = hooks.made("<!-- settings: experiment -->\n\n<!-- settings: comparison -->")
     assert "### [request]\n\nWhat is to be forgotten" in page
@@ -389,36 +299,6 @@ def test_every_file_of_the_package_names_its_command(hooks: Any):
     assert re.search(r"methods\.toml.* \| `compare` \|", page)
     assert re.search(r"protocol\.toml[^|]*\|  \|", page)
     assert re.search(r"table1\.toml.* \| `reproduce` \|", page)
-
-
-@pytest.mark.usefixtures("stored")
-def test_a_scale_without_results_says_so(hooks: Any):
-    for marker in ("results: paper fmnist", "claims: paper"):
-        assert hooks.made(f"<!-- {marker} -->") == "Nothing has been run at this scale yet."
-    assert hooks.made("<!-- figure: paper fmnist tradeoff -->") == ""
-
-
-def test_every_stored_run_is_in_a_table_of_the_page():
-    page = (ROOT / "docs/results.md").read_text()
-    for path in sorted((ROOT / "docs/results").glob("*.json")):
-        found = load(path)
-        (names,) = re.findall(f"<!-- results: {found.scale} (.*) -->", page)
-        shown = {
-            (column, row)
-            for name in names.split()
-            for wanted in [plan(name, scale=found.scale, only=[], seeds=None)]
-            for column in wanted.requests
-            for row in wanted.listed
-        }
-        assert {(run.column, run.row) for run in found.runs} <= shown
-
-
-def test_every_claim_that_fails_is_spoken_of():
-    _, _, told = (ROOT / "docs/results.md").read_text().partition("## What does not reproduce")
-    for path in sorted((ROOT / "docs/results").glob("*.json")):
-        failing = {one.claim.id for one in judge(load(path)) if one.verdict is Verdict.FAILS}
-        assert failing
-        assert {name for name in failing if f"`{name}`" not in told} == set()
 
 
 def test_the_citation_names_this_version():

@@ -162,15 +162,43 @@ def test_a_phone_never_scrolls_sideways(browser, request, kind):
     assert browser.run("(scrollTo(99, 0), scrollX)") == 0
 
 
-def test_a_wide_table_scrolls_in_its_box_under_its_first_column(browser, rows):
-    browser.open(rows, width=360, height=740)
-    moved = browser.run(
-        "(() => { const box = document.querySelector('#results .scroll');"
-        "const head = box.querySelector('tbody th');"
-        "const before = head.getBoundingClientRect().left; box.scrollLeft = 150;"
-        "return [box.scrollLeft, head.getBoundingClientRect().left - before]; })()"
+def wide(folder):
+    """Three seeds of rows with every column that a comparison has."""
+    for path in folder.rglob("metrics.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        more = {"bytes_down": 9e8, "bytes_stored": 2e9, "coverage": 0.75}
+        clients = {f"r_acc client-{number}": 0.5 for number in range(1, 10)}
+        lines = [row | more | (clients if "r_acc" in row else {}) for row in rows]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_no_column_is_cut_off_on_a_laptop(browser, tmp_path, make_comparison):
+    folder = wide(make_comparison(tmp_path / "rows", count=3, seeds=3))
+    browser.open(write_report(collect([folder]), tmp_path / "page.html"), width=1280, height=800)
+    boxes = browser.run(
+        "[...document.querySelectorAll('.scroll:has(.sortable)')]"
+        ".map((box) => [box.scrollWidth, box.clientWidth])"
     )
-    assert moved == [150, 0]
+    assert len(boxes) == 3
+    assert all(needed <= there for needed, there in boxes), boxes
+
+
+def test_row_names_stay_in_sight_on_a_phone(browser, tmp_path, make_comparison):
+    folder = wide(make_comparison(tmp_path / "rows", count=3, seeds=3))
+    browser.open(write_report(collect([folder]), tmp_path / "page.html"), width=360, height=740)
+    browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    moved = browser.run(
+        "[...document.querySelectorAll('.scroll')].flatMap((box) => { box.scrollLeft = 999;"
+        "const left = box.getBoundingClientRect().left;"
+        "return [...box.querySelectorAll('tr > th:first-child')].map((name) => ["
+        "box.scrollLeft > 0, name.getBoundingClientRect().left - left,"
+        "name.offsetWidth / box.clientWidth]); })"
+    )
+    assert any(scrolled for scrolled, *_ in moved)
+    for _, left, share in moved:
+        assert left == pytest.approx(1, abs=1)  # the border of the box
+        assert share < 0.5
 
 
 def test_paper_gets_everything_but_what_needs_a_hand(browser, rows):

@@ -196,10 +196,10 @@ def test_nothing_is_judged_without_runs():
     assert {one.verdict for one in found} == {Verdict.MISSING}
     assert all("no " in one.evidence for one in found)
     assert markdown(found).startswith(
-        "Of what the paper says, claim by claim and column by column, 0 hold and 0 fail; 371 were not run. "
-        "Of what it says about seconds, by those of a busy machine, 0 hold and 0 fail; 12 were not run. Of "
-        "what only its tables show, 0 hold and 0 fail; 147 were not run. Of the same in columns that the "
-        "paper lacks, 0 hold and 0 fail; 38 were not run.\n"
+        "Of the claims of the paper's text, column by column, 0 hold and 0 fail; 371 were not run. "
+        "Of its claims about seconds, measured on a busy machine, 0 hold and 0 fail; 12 were not run. Of "
+        "the claims that only its tables show, 0 hold and 0 fail; 147 were not run. Of the same claims in "
+        "columns that the paper does not have, 0 hold and 0 fail; 38 were not run.\n"
     )
     assert len(found) == 371 + 12 + 147 + 38
 

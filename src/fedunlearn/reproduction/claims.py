@@ -58,7 +58,7 @@ FMNIST, CIFAR10, MNIST, CIFAR100 = (
     for data in ("fmnist", "cifar10", "mnist", "cifar100")
 )
 MAIN = FMNIST + CIFAR10 + MNIST + CIFAR100
-ELSEWHERE = "the same in columns that the paper lacks"
+ELSEWHERE = "the same claims in columns that the paper does not have"
 LACKING = ("fmnist-pat-50-m20", "fmnist-pat-50-m50")
 CLIENTS = ("cifar10-pat-50-m20", "cifar10-pat-50-m50", *LACKING)
 EPOCHS = tuple(f"{column}-e5" for column in FMNIST)
@@ -285,9 +285,9 @@ SHOWN: Mapping[tuple[str, Sequence[str]], Said] = {
 }
 
 KINDS = {
-    "what the paper says, claim by claim and column by column": SAID,
-    "what it says about seconds, by those of a busy machine": TIMED,
-    "what only its tables show": SHOWN,
+    "the claims of the paper's text, column by column": SAID,
+    "its claims about seconds, measured on a busy machine": TIMED,
+    "the claims that only its tables show": SHOWN,
 }
 
 claims: Sequence[Claim] = tuple(
