@@ -171,9 +171,12 @@ def test_non_finite_values_are_refused_by_name(value: float) -> None:
         project_off(torch.ones(2), torch.tensor([1.0, value]))
 
 
-@pytest.mark.parametrize("shapes", [((3,), (4,)), ((3, 1), (3, 1)), ((3,), (3, 1))])
+@pytest.mark.parametrize(
+    "shapes",
+    [((3,), (4,)), ((3, 1), (3, 1)), ((3,), (3, 1)), ((3,), (2, 4)), ((3,), (0, 3)), ((3,), (1, 2, 3))],
+)
 def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    with pytest.raises(ValueError, match="two vectors of one length"):
+    with pytest.raises(ValueError, match="a vector and one or more rows of its length"):
         project_off(torch.ones(shapes[0]), torch.ones(shapes[1]))
 
 
@@ -215,6 +218,164 @@ def nearest(displacement: Tensor, normals: Tensor) -> Tensor:
         if feasible and (point - displacement).norm() < (best - displacement).norm():
             best = point
     return best
+
+
+def comparable(case: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The same with a displacement of norm 1, beside which no row but a zero one is negligible."""
+    displacement, rows = case
+    return displacement / displacement.norm(), rows
+
+
+@properties
+@given(half_spaces(), dtypes, st.booleans(), st.booleans())
+def test_off_several_rows_the_mean_leads_back_to_none(
+    case: tuple[Tensor, Tensor], dtype: torch.dtype, always: bool, rescale: bool
+) -> None:
+    displacement, away = (part.to(dtype) for part in comparable(case))
+    result = project_off(displacement, away, always=always, rescale=rescale)
+    assert result.dtype == dtype
+    for row in away:
+        if row.any():
+            assert cosine(result, row) <= 2e-6
+            if always:
+                assert abs(cosine(result, row)) <= 2e-6
+
+
+@properties
+@given(half_spaces())
+def test_off_several_rows_it_is_the_nearest_vector_that_leads_back_to_none(
+    case: tuple[Tensor, Tensor],
+) -> None:
+    displacement, away = comparable(case)
+    result = project_off(displacement, away, rescale=False)
+    expected = nearest(displacement, -away)
+    if float(expected.norm()) > 2e-6:
+        assert float((result - expected).norm()) <= 1e-7
+        assert float((result - project_between(displacement, -away)).norm()) <= 1e-7
+    else:
+        assert not result.any() or float((result - expected).norm()) <= 1e-7
+
+
+@properties
+@given(half_spaces())
+def test_off_several_rows_always_is_the_part_orthogonal_to_all(case: tuple[Tensor, Tensor]) -> None:
+    displacement, away = comparable(case)
+    units = torch.nn.functional.normalize(away)
+    expected = displacement - units.T @ (torch.linalg.pinv(units.T, rtol=1e-10) @ displacement)
+    result = project_off(displacement, away, always=True, rescale=False)
+    if float(expected.norm()) > 2e-6:
+        assert float((result - expected).norm()) <= 1e-7
+    else:
+        assert not result.any()
+
+
+@properties
+@given(half_spaces(), st.booleans())
+def test_off_several_rows_the_norm_stays_or_is_zero(case: tuple[Tensor, Tensor], always: bool) -> None:
+    displacement, away = comparable(case)
+    result = project_off(displacement, away, always=always)
+    assert not result.any() or float(result.norm()) == pytest.approx(1, rel=1e-9)
+
+
+@properties
+@given(half_spaces(), st.booleans())
+def test_off_several_rows_twice_is_once(case: tuple[Tensor, Tensor], always: bool) -> None:
+    displacement, away = comparable(case)
+    once = project_off(displacement, away, always=always)
+    assert float((project_off(once, away, always=always) - once).norm()) <= 1e-6
+
+
+@properties
+@given(half_spaces(), st.booleans(), st.integers(0, 2**32))
+def test_off_several_rows_their_order_repetition_and_length_do_not_matter(
+    case: tuple[Tensor, Tensor], always: bool, seed: int
+) -> None:
+    displacement, away = comparable(case)
+    order = torch.randperm(len(away), generator=torch.Generator().manual_seed(seed))
+    expected = project_off(displacement, away, always=always, rescale=False)
+    for other in (away[order], torch.cat([away, away[:1]]), 3 * away):
+        result = project_off(displacement, other, always=always, rescale=False)
+        assert float((result - expected).norm()) <= 1e-7
+
+
+@properties
+@given(clients(), st.booleans(), st.booleans())
+def test_off_one_row_is_the_vector_form_to_the_bit(
+    case: tuple[list[Tensor], Tensor], always: bool, rescale: bool
+) -> None:
+    displacements, away = case
+    for each in displacements:
+        assert torch.equal(
+            project_off(each, away.unsqueeze(0), always=always, rescale=rescale),
+            project_off(each, away, always=always, rescale=rescale),
+        )
+
+
+@properties
+@given(clients(), st.booleans())
+def test_off_rows_of_which_all_but_one_are_zero_is_the_vector_form(
+    case: tuple[list[Tensor], Tensor], always: bool
+) -> None:
+    displacements, away = case
+    for each in displacements:
+        expected = project_off(each, away, always=always).double()
+        result = project_off(each, torch.stack([torch.zeros_like(away), away]), always=always).double()
+        assert float((result - expected).norm()) <= 1e-6 * float(each.double().norm())
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("size", [0.0, 1e-13])
+def test_off_negligible_rows_nothing_changes(always: bool, size: float) -> None:
+    displacement = normal(1, 20) / normal(1, 20).norm()
+    away = size * torch.stack([displacement, normal(2, 20)])
+    assert torch.equal(project_off(displacement, away, always=always), displacement)
+
+
+def test_off_rows_that_lead_elsewhere_no_bit_changes() -> None:
+    displacement, away = normal(1, 20), normal(2, 3, 20)
+    turned = away * -torch.sign(away @ displacement).unsqueeze(1)
+    assert torch.equal(project_off(displacement, turned), displacement)
+
+
+@pytest.mark.parametrize("size", [2.0**-60, 2.0**60])
+def test_off_several_rows_and_between_planes_the_size_of_a_displacement_does_not_matter(size: float) -> None:
+    displacement, away = normal(1, 20), normal(2, 3, 20)
+    turned = 2.0**30 * away * torch.sign(away @ displacement).unsqueeze(1)
+    assert torch.equal(project_off(size * displacement, turned), size * project_off(displacement, turned))
+    between = project_between(displacement, -turned)
+    assert not torch.equal(between, displacement)
+    assert torch.equal(project_between(size * displacement, -turned), size * between)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_off_rows_that_hold_it_in_their_cone_nothing_is_left(rescale: bool) -> None:
+    away = normal(1, 2, 50).float()
+    assert not project_off(2 * away[0] + 3 * away[1], away, rescale=rescale).any()
+
+
+def test_off_several_rows_long_vectors_are_projected_block_by_block() -> None:
+    displacement, away = normal(1, 300_000), normal(2, 2, 300_000)
+    turned = away * torch.sign(away @ displacement).unsqueeze(1)
+    expected = nearest(displacement, -turned)
+    expected = expected * (displacement.norm() / expected.norm())
+    result = project_off(displacement.float(), turned.float()).double()
+    assert float((result - expected).norm() / expected.norm()) <= 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_off_several_rows_non_finite_values_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        project_off(torch.tensor([1.0, value]), torch.ones(2, 2))
+    with pytest.raises(ValueError, match="NaN"):
+        project_off(torch.ones(2), torch.tensor([[1.0, 1.0], [1.0, value]]))
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_off_several_rows_inputs_stay_as_they_are(always: bool) -> None:
+    displacement, away = normal(1, 20), normal(2, 2, 20)
+    project_off(displacement, away, always=always).zero_()
+    assert torch.equal(displacement, normal(1, 20))
+    assert torch.equal(away, normal(2, 2, 20))
 
 
 @properties

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
-
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, request
+from closed_form import CLIENTS, DIMENSION, Quadratics, drive, jobs_of, request
 
-from fedunlearn import FedUnlearnError, Replies, Reply, Schedule, State, Status, method, unlearn
+from fedunlearn import (
+    FedUnlearnError,
+    Replies,
+    Reply,
+    Request,
+    Schedule,
+    State,
+    Status,
+    Terms,
+    method,
+    unlearn,
+)
 from fedunlearn.core.seeds import generator
 from fedunlearn.maths import cosine, distance
+from fedunlearn.methods.ascent import Ascent
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.methods.fedosd import PATIENCE, AnchoredAveraging, ForgettingDescent
+from fedunlearn.methods.joint import JointDescent
 
 TARGET = "site-1"
 
@@ -24,17 +34,21 @@ def random_rows() -> dict[str, torch.Tensor]:
     return {c: torch.randn(DIMENSION, generator=generator("row", c)) for c in CLIENTS if c != TARGET}
 
 
-def test_only_the_target_gets_the_unlearning_objective():
-    jobs = ForgettingDescent(1, 0.1).ask(request(), State(request().params))
-    assert {client: job.objective for client, job in jobs.items()} == {
-        client: "uce" if client == TARGET else None for client in CLIENTS
+def forget(asked: Request, state: State, replies: Replies) -> State:
+    return drive(ForgettingDescent(1, 0.1), asked, state, replies)[1]
+
+
+def test_only_the_target_gets_the_unlearning_loss():
+    jobs = jobs_of(ForgettingDescent(1, 0.1), request(), State(request().params))
+    assert {client: job.config["loss"] for client, job in jobs.items()} == {
+        client: "uce" if client == TARGET else "task" for client in CLIENTS
     }
 
 
 def test_the_step_is_orthogonal_to_every_retained_client_and_as_long_as_the_targets():
     target, rows = torch.randn(DIMENSION, generator=generator("target")), random_rows()
     state = State(request().params)
-    after = ForgettingDescent(1, 0.1).tell(request(), state, replies_with(target, rows))
+    after = forget(request(), state, replies_with(target, rows))
     step = after.params - state.params
     assert max(abs(cosine(step, row)) for row in rows.values()) < 1e-6
     assert abs(float(step.norm() / target.norm()) - 1) < 1e-5
@@ -43,25 +57,29 @@ def test_the_step_is_orthogonal_to_every_retained_client_and_as_long_as_the_targ
     assert 0 < after.diagnostics["sine"] < 1
 
 
-def test_several_targets_count_equally():
+@pytest.mark.parametrize(
+    "phase",
+    [ForgettingDescent(1, 0.1), JointDescent(1, 0.1), Ascent(1, 0.1, clip=1.0)],
+    ids=["fedosd", "joint", "ascent"],
+)
+def test_several_targets_count_equally_whatever_they_hold(phase):
     rows = {client: row for client, row in random_rows().items() if client != "site-3"}
     one, other = torch.randn(2, DIMENSION, generator=generator("two")).unbind()
     asked = request(targets=(TARGET, "site-3"))
-    state = State(asked.params)
-    both = ForgettingDescent(1, 0.1).tell(asked, state, replies_with(one, {"site-3": other, **rows}))
-    mean = ForgettingDescent(1, 0.1).tell(
-        asked, state, replies_with((one + other) / 2, {"site-3": (one + other) / 2, **rows})
-    )
-    assert torch.allclose(both.params, mean.params, atol=1e-6)
+
+    def after(first: Reply, second: Reply) -> torch.Tensor:
+        others = {} if isinstance(phase, Ascent) else {c: Reply(row, 1) for c, row in rows.items()}
+        heard = Replies({TARGET: first, "site-3": second, **others})
+        return drive(phase, asked, State(asked.params), heard)[1].params
+
+    mean = Reply((one + other) / 2, 1)
+    assert torch.allclose(after(Reply(one, 1), Reply(other, 1000)), after(mean, mean), atol=1e-6)
 
 
 def test_a_vanished_target_gradient_ends_unlearning_as_converged_and_recovery_follows():
     class Finished(Quadratics):
-        def train(self, jobs):
-            replies = super().train(jobs)
-            return Replies(
-                {c: replace(r, displacement=r.displacement * (c != TARGET)) for c, r in replies.items()}
-            )
+        def gradient(self, client, params):
+            return super().gradient(client, params) * (client != TARGET)
 
     outcome = unlearn(method["fedosd"](Schedule(5, 0.1, 3, 0.1)), request(), Finished())
     stages = [row["stage"] for row in outcome.metrics]
@@ -83,14 +101,18 @@ def test_a_target_inside_the_span_moves_nothing_and_ends_the_run_with_the_reason
     assert len(outcome.metrics) == 1 + PATIENCE
 
 
-def test_a_missing_target_is_refused_and_the_run_goes_on_when_it_is_back():
-    phases = method["fedosd"](Schedule(4, 0.05, 2, 0.05))
-    heard = []
-    stopped = unlearn(phases, request(), Quadratics(absent={TARGET: [3]}), listeners=[heard.append])
-    assert stopped.status is Status.MISSING_REPLY
-    assert TARGET in stopped.reason
-    back = unlearn(phases, request(), Quadratics(), resume=heard[-1].progress)
-    assert torch.equal(back.params, unlearn(phases, request(), Quadratics()).params)
+def test_only_rounds_in_a_row_without_a_direction_end_the_run():
+    class Wavering(Quadratics):
+        """In two rounds out of three the target wants what a retained client does."""
+
+        def gradient(self, client, params):
+            twin = client == TARGET and len(self.exchanged) % 3 != 2
+            return super().gradient("site-0" if twin else client, params)
+
+    outcome = unlearn(method["fedosd"](Schedule(9, 0.1, 1, 0.1)), request(), Wavering())
+    assert outcome.status is Status.DONE
+    sines = [row["sine"] for row in outcome.metrics if row["stage"] == "unlearning"]
+    assert [sine > 0.01 for sine in sines] == [False, False, True] * 3
 
 
 def test_a_request_without_targets_is_refused():
@@ -99,24 +121,19 @@ def test_a_request_without_targets_is_refused():
 
 
 def test_no_retained_client_means_nobody_could_be_protected():
-    only_target = replies_with(torch.ones(DIMENSION), {})
-    after = ForgettingDescent(1, 0.1).tell(request(), State(request().params), only_target)
-    assert after.status is Status.MISSING_REPLY
-    assert torch.equal(after.params, request().params)
-
-
-def test_post_training_never_comes_closer_to_the_start():
-    anchored = unlearn(method["fedosd"](Schedule(10, 0.3, 30, 0.05)), request(), Quadratics())
-    rows = [row["distance"] for row in anchored.metrics if row["stage"] == "post-training"]
-    assert all(later >= earlier * (1 - 1e-6) for earlier, later in pairwise(rows))
+    alone = Quadratics(absent={client: [1] for client in request().retained})
+    outcome = unlearn([ForgettingDescent(1, 0.1)], request(), alone)
+    assert outcome.status is Status.MISSING_REPLY
+    assert "0 of 4 clients answered" in outcome.reason
+    assert torch.equal(outcome.params, request().params)
 
 
 def test_without_the_anchor_the_same_replies_lead_back_to_the_start():
     away = State(request().params + 3 * torch.ones(DIMENSION))
-    jobs = AnchoredAveraging(1, 0.05).ask(request(), away)
-    pulled = Quadratics().train({client: replace(job, lr=0.05) for client, job in jobs.items()})
-    free = Averaging(1, 0.05).tell(request(), away, pulled).params
-    held = AnchoredAveraging(1, 0.05).tell(request(), away, pulled).params
+    jobs = jobs_of(AnchoredAveraging(1, 0.05), request(), away)
+    pulled = Quadratics().exchange(jobs, Terms(lr=0.05))
+    free = drive(Averaging(1, 0.05), request(), away, pulled)[1].params
+    held = drive(AnchoredAveraging(1, 0.05), request(), away, pulled)[1].params
     assert distance(free, request().params) < distance(away.params, request().params)
     assert distance(held, request().params) >= distance(away.params, request().params) * (1 - 1e-6)
 
@@ -124,7 +141,7 @@ def test_without_the_anchor_the_same_replies_lead_back_to_the_start():
 def test_always_projecting_obeys_pythagoras():
     state = State(request().params + torch.randn(DIMENSION, generator=generator("away")))
     replies = replies_with(torch.zeros(DIMENSION), random_rows()).of(request().retained)
-    after = AnchoredAveraging(1, 0.1, "always").tell(request(), state, replies)
+    _, after = drive(AnchoredAveraging(1, 0.1, "always"), request(), state, replies)
     step = distance(after.params, state.params)
     before, now = distance(state.params, request().params), distance(after.params, request().params)
     assert abs(now**2 - before**2 - step**2) < 1e-4 * now**2
@@ -134,5 +151,5 @@ def test_post_training_weighs_clients_equally():
     state = State(request().params)
     rows = random_rows()
     unequal = Replies({c: Reply(row, 1 + 100 * (c == "site-0")) for c, row in rows.items()})
-    after = AnchoredAveraging(1, 0.1).tell(request(), state, unequal)
+    _, after = drive(AnchoredAveraging(1, 0.1), request(), state, unequal)
     assert torch.allclose(state.params - after.params, torch.stack(list(rows.values())).mean(0), atol=1e-6)

@@ -1,35 +1,44 @@
 from __future__ import annotations
 
 import torch
-from closed_form import request
+from closed_form import jobs_of, request
 from federations import holdings, network
 
-from fedunlearn import Examples, Job, Schedule, State, flatten, method
+from fedunlearn import (
+    Classification,
+    ClientData,
+    Examples,
+    Schedule,
+    State,
+    Terms,
+    flatten,
+    method,
+    train,
+)
+from fedunlearn.client import Learner
 from fedunlearn.core.seeds import generator
-from fedunlearn.local import Learner
-from fedunlearn.methods.fedquit import Quitting, unknowing
+from fedunlearn.methods.fedquit import Quitting, without_label
 
 LOGITS = 3 * torch.randn(40, 6, generator=generator("logits"))
 LABELS = torch.arange(40) % 6
 
 
-def quit_at(data: Examples, name: str = "perceptron", teacher: torch.Tensor | None = None) -> torch.Tensor:
+TERMS = Terms(lr=0.1, batch_size=99)
+
+
+def quit_at(data: Examples, name: str = "perceptron") -> torch.Tensor:
     model = network(name)
-    arrays = {"teacher": flatten(model) if teacher is None else teacher}
-    return (
-        Learner(model)
-        .train(data, Job(flatten(model), "virtual_teacher", arrays, lr=0.1, batch_size=99))
-        .displacement
-    )
+    job = train(flatten(model), "virtual_teacher", arrays={"teacher": flatten(model)})
+    return Learner(model, Classification()).perform("site-4", ClientData(data), job, TERMS).moved
 
 
 def test_the_label_gets_the_least_probability():
-    target = unknowing(LOGITS, LABELS).softmax(1)
+    target = without_label(LOGITS, LABELS).softmax(1)
     assert torch.equal(target.gather(1, LABELS.unsqueeze(1)), target.amin(1, keepdim=True))
 
 
 def test_the_odds_among_the_other_classes_stay():
-    before, after = LOGITS.softmax(1), unknowing(LOGITS, LABELS).softmax(1)
+    before, after = LOGITS.softmax(1), without_label(LOGITS, LABELS).softmax(1)
     first, second = (LABELS + 1) % 6, (LABELS + 2) % 6
     rows = torch.arange(40)
     assert torch.allclose(
@@ -47,10 +56,10 @@ def test_where_the_label_is_the_least_likely_already_there_is_nothing_to_learn()
 def test_the_teacher_drops_nothing_out():
     """In evaluation mode, while the student trains: the step is that of a target computed beforehand."""
     data, model = holdings("convolution")["site-4"].train, network("convolution")
-    target = unknowing(model.eval()(data.x).detach(), data.y).softmax(1)
+    target = without_label(model.eval()(data.x).detach(), data.y).softmax(1)
     moved = quit_at(data, "convolution")
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(TERMS.seed_of("site-4"))
         loss = -(target * model.train()(data.x).log_softmax(1)).sum(1).mean()
     gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, model.parameters())])
     assert torch.allclose(moved, 0.1 * gradient, atol=1e-7)
@@ -58,7 +67,7 @@ def test_the_teacher_drops_nothing_out():
 
 def test_the_teacher_is_the_model_that_unlearning_began_with():
     moved = State(request().params + 1, round=3)
-    (job,) = Quitting(5, 0.1).ask(request(), moved).values()
+    (job,) = jobs_of(Quitting(5, 0.1), request(), moved).values()
     assert torch.equal(job.arrays["teacher"], request().params)
     assert torch.equal(job.params, moved.params)
 

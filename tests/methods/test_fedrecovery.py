@@ -7,7 +7,7 @@ import pytest
 import torch
 from closed_form import CLIENTS, SHAPES, Quadratics, fresh, request
 
-from fedunlearn import FedUnlearnError, Replies, Request, Schedule, State, Status, method, unlearn
+from fedunlearn import FedUnlearnError, History, Request, Schedule, State, Status, method, unlearn
 from fedunlearn.maths import cosine
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 from fedunlearn.methods.fedrecovery import ResidualSubtraction, noise_for
@@ -15,22 +15,10 @@ from fedunlearn.methods.fedrecovery import ResidualSubtraction, noise_for
 TARGET = "site-1"
 
 
-class Listening(Quadratics):
-    """Keeps every displacement, as no server should have to."""
-
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)
-        self.heard: list[Replies] = []
-
-    def train(self, jobs):
-        self.heard.append(super().train(jobs))
-        return self.heard[-1]
-
-
 def pretrain(rounds: int, federation: Quadratics, clients=CLIENTS, targets=(TARGET,)) -> Request:
     before = Request(fresh("pre-training").params, clients, targets, fresh, shapes=SHAPES)
     state = unlearn([Pretraining(rounds, 0.05, ("residuals",))], before, federation).state
-    return replace(before.starting_from(state), history=state.memory)
+    return replace(before.starting_from(state), history=History.from_tensors(state.memory))
 
 
 def recover(asked: Request, **options: object) -> torch.Tensor:
@@ -55,22 +43,24 @@ def test_where_all_clients_are_alike_nothing_changes():
 
 
 def test_between_two_clients_the_correction_leads_from_one_to_the_other():
-    federation = Listening()
+    federation = Quadratics()
     asked = pretrain(1, federation, clients=("site-0", TARGET))
-    apart = federation.heard[0][TARGET].displacement - federation.heard[0]["site-0"].displacement
+    ((_, heard),) = federation.exchanged
+    apart = heard[TARGET].moved - heard["site-0"].moved
     assert cosine(recover(asked) - asked.params, apart) == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("targets", [(TARGET,), ("site-0", "site-3")])
 def test_the_sums_are_the_whole_history_to_the_last_digits(targets):
-    federation = Listening()
+    federation = Quadratics()
     asked = pretrain(120, federation, targets=targets)
+    rounds = [replies for _, replies in federation.exchanged]
     rates = [0.05 * 0.999**t for t in range(120)]
-    shares = dict(zip(federation.heard[0], federation.heard[0].weights(), strict=True))
+    shares = dict(zip(rounds[0], rounds[0].weights(), strict=True))
     gone = sum(shares[target] for target in targets)
     residuals, weights = [], []
-    for heard, rate in zip(federation.heard, rates, strict=True):
-        updates = {client: -reply.displacement.double() for client, reply in heard.items()}
+    for heard, rate in zip(rounds, rates, strict=True):
+        updates = {client: -reply.moved.double() for client, reply in heard.items()}
         mean = sum(shares[client] * update for client, update in updates.items())
         weights.append(float(mean.norm()) ** 2 / rate**2)
         residuals.append(sum(shares[u] * (updates[u] - mean) for u in targets) / (1 - gone))
@@ -89,22 +79,24 @@ def test_scale_multiplies_the_correction():
 
 
 def test_a_client_that_missed_rounds_has_no_residual_in_them():
-    federation = Listening(absent={TARGET: [1, 2, 3]})
+    federation = Quadratics(absent={TARGET: [1, 2, 3]})
     asked = pretrain(4, federation)
-    last = federation.heard[3]
-    apart = last[TARGET].displacement - last.average()
+    _, last = federation.exchanged[3]
+    apart = last[TARGET].moved - last.average()
     assert cosine(recover(asked) - asked.params, apart) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_client_that_pre_training_never_met_cannot_be_forgotten():
-    with pytest.raises(FedUnlearnError, match=f"no client '{TARGET}'"):
+    with pytest.raises(FedUnlearnError, match=f"no share of client '{TARGET}'"):
         recover(pretrain(4, Quadratics(absent={TARGET: range(1, 9)})))
 
 
 def test_a_pre_training_that_never_moved_leaves_nothing_to_subtract():
-    history = {**request().history, "residuals": torch.zeros(2, dtype=torch.float64)}
-    asked = replace(request(), history=history)
-    after = ResidualSubtraction(1, 0.05).tell(asked, State(asked.params), Replies({}))
+    kept = request().history
+    asked = request(
+        history=History(kept.rows, {**kept.shared, "residuals": torch.zeros(2, dtype=torch.float64)})
+    )
+    after = ResidualSubtraction(1, 0.05).round(asked, State(asked.params))
     assert after.status is Status.CONVERGED
     assert torch.equal(after.params, asked.params)
 

@@ -5,17 +5,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, Quadratics, fresh, pretrained, request
+from closed_form import CLIENTS, Quadratics, fresh, jobs_of, pretrained, request
 from federations import holdings, network
 
-from fedunlearn import FedUnlearnError, Job, Schedule, State, flatten, method, unlearn
+from fedunlearn import Classification, State, Terms, flatten, step, train, unlearn
+from fedunlearn.client import Learner
 from fedunlearn.core.seeds import generator
-from fedunlearn.local import Learner
 from fedunlearn.maths import distance
-from fedunlearn.methods.fupga import DRAWS, BallAscend, ProjectedAscent
-from fedunlearn.objectives import Ascend
+from fedunlearn.methods.fupga import DRAWS, ProjectedAscent
 
 TARGET = "site-1"
+
+
+def ball(centre: torch.Tensor, radius: float):
+    arrays = {"centre": centre}
+    return step["ball"](train(centre, "ascent", "ball", arrays=arrays, radius=radius, clip=math.inf))
 
 
 def asked(targets=(TARGET,)):
@@ -28,7 +32,7 @@ def test_the_centre_is_the_mean_of_the_others_last_models(targets):
     others = [client for client in CLIENTS if client not in targets]
     examples = {client: 10 + CLIENTS.index(client) for client in others}
     mean = sum(
-        examples[client] / sum(examples.values()) * pretrained().memory[f"locals {client}"]
+        examples[client] / sum(examples.values()) * pretrained().memory[f"locals/{client}"]
         for client in others
     )
     assert torch.allclose(state.memory["centre"], mean, atol=1e-6)
@@ -49,9 +53,9 @@ def test_the_radius_is_measured_by_new_models():
 def test_the_first_round_begins_at_the_centre():
     phase = ProjectedAscent(3, 0.1)
     state = phase.start(asked(), State(asked().params))
-    (job,) = phase.ask(asked(), state).values()
+    (job,) = jobs_of(phase, asked(), state).values()
     assert torch.equal(job.params, state.memory["centre"])
-    (later,) = phase.ask(asked(), replace(state, round=1)).values()
+    (later,) = jobs_of(phase, asked(), replace(state, round=1)).values()
     assert torch.equal(later.params, state.params)
 
 
@@ -68,11 +72,12 @@ def test_the_model_never_leaves_the_ball(targets):
 
 
 def test_no_local_step_of_a_network_leaves_the_ball():
-    model, data = network("perceptron"), holdings("perceptron")["site-4"].train
-    arrays = {"centre": flatten(model), "radius": torch.tensor(0.05), "clip": torch.tensor(5.0)}
+    model, data = network("perceptron"), holdings("perceptron")["site-4"]
+    arrays = {"centre": flatten(model)}
+    job = train(flatten(model), "ascent", "ball", arrays=arrays, radius=0.05, clip=5.0)
     for epochs in range(1, 6):
-        job = Job(flatten(model), "ball_ascent", arrays, lr=0.5, epochs=epochs, batch_size=4)
-        moved = Learner(model).train(data, job).displacement
+        terms = Terms(lr=0.5, epochs=epochs, batch_size=4)
+        moved = Learner(model, Classification()).perform("site-4", data, job, terms).moved
         assert float(moved.norm()) == pytest.approx(0.05, rel=1e-5)
 
 
@@ -81,10 +86,8 @@ def test_a_step_within_the_ball_is_plain_ascent_and_one_beyond_it_ends_on_the_sp
     random = generator("ball", size)
     centre, params, gradient = size * torch.randn(3, 500, generator=random)
     far = 2 * distance(params - gradient, centre)
-    wide = BallAscend(centre=centre, radius=far)
-    assert torch.equal(wide.step(params, gradient, 1.0), Ascend().step(params, gradient, 1.0))
-    narrow = BallAscend(centre=centre, radius=far / 10)
-    reached = params - narrow.step(params, gradient, 1.0)
+    assert torch.equal(ball(centre, far)(params, gradient, 1.0), gradient)
+    reached = params - ball(centre, far / 10)(params, gradient, 1.0)
     assert distance(reached, centre) == pytest.approx(far / 10, rel=1e-5)
     # On the line to where the step would have led.
     assert torch.allclose(reached - centre, (params - gradient - centre) / 5, rtol=1e-4, atol=1e-5 * size)
@@ -93,12 +96,6 @@ def test_a_step_within_the_ball_is_plain_ascent_and_one_beyond_it_ends_on_the_sp
 def test_projecting_twice_is_projecting_once():
     random = generator("twice")
     centre, params = torch.randn(2, 50, generator=random)
-    ball = BallAscend(centre=centre, radius=1.0)
-    once = params - ball.step(params, torch.zeros(50), 1.0)
-    twice = once - ball.step(once, torch.zeros(50), 1.0)
+    once = params - ball(centre, 1.0)(params, torch.zeros(50), 1.0)
+    twice = once - ball(centre, 1.0)(once, torch.zeros(50), 1.0)
     assert torch.allclose(once, twice, atol=1e-6)
-
-
-def test_without_new_models_it_is_refused():
-    with pytest.raises(FedUnlearnError, match="fresh"):
-        unlearn(method["fupga"](Schedule(1, 0.1, 1, 0.1)), replace(asked(), fresh=None), Quadratics())

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, request
+from closed_form import CLIENTS, DIMENSION, Quadratics, drive, request
 
-from fedunlearn import Replies, Reply, Schedule, State, Status, method, unlearn
+from fedunlearn import Replies, Reply, Request, Schedule, State, method, unlearn
 from fedunlearn.core.seeds import generator
 from fedunlearn.maths import orthogonal_direction
 from fedunlearn.methods.joint import JointDescent
@@ -18,9 +20,9 @@ def replies(seed: object) -> Replies:
     )
 
 
-def learned(state: State, heard: Replies) -> torch.Tensor:
+def learned(state: State, heard: Replies, asked: Request | None = None) -> torch.Tensor:
     """What is subtracted for the retained clients: the step without its orthogonal part."""
-    after = JointDescent(9, 0.1).tell(request(), state, heard).params.double()
+    after = drive(JointDescent(9, 0.1), asked or request(), state, heard)[1].params.double()
     retain = heard.of(request().retained).matrix()
     return orthogonal_direction(heard[TARGET].displacement, retain).vector.double() + state.params - after
 
@@ -36,6 +38,15 @@ def test_what_is_learned_neither_undoes_the_forgetting_nor_leads_back(seed):
     step = learned(state, heard)
     assert float(step @ heard[TARGET].displacement.double()) >= -1e-5
     assert float(step @ (state.params - request().params).double()) <= 1e-5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_learned_leads_back_to_no_earlier_request_either(seed):
+    heard, state, before = replies(seed), away(seed), away(("earlier", seed)).params
+    step = learned(state, heard, replace(request(), anchors=(before,)))
+    assert float(step @ heard[TARGET].moved.double()) >= -1e-5
+    for anchor in (request().params, before):
+        assert float(step @ (state.params - anchor).double()) <= 1e-5
 
 
 def test_what_conflicts_with_neither_is_learned_whole():
@@ -64,16 +75,8 @@ def test_at_the_start_only_the_target_is_in_the_way():
 def test_a_target_without_gradient_leaves_plain_training():
     heard = Replies({**replies(1), TARGET: Reply(torch.zeros(DIMENSION), 1)})
     state = State(request().params)
-    after = JointDescent(9, 0.1).tell(request(), state, heard)
+    _, after = drive(JointDescent(9, 0.1), request(), state, heard)
     assert torch.allclose(state.params - after.params, heard.of(request().retained).mean(), atol=1e-6)
-
-
-@pytest.mark.parametrize("missing", [[TARGET], list(request().retained)])
-def test_missing_replies_are_refused(missing):
-    outcome = unlearn([JointDescent(3, 0.1)], request(), Quadratics(absent={c: [2] for c in missing}))
-    assert outcome.status is Status.MISSING_REPLY
-    assert "resume" in outcome.reason
-    assert len(outcome.metrics) == 3
 
 
 def test_there_is_one_stage_and_everybody_trains_in_it():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import CLIENTS, Quadratics, request
+from closed_form import CLIENTS, Quadratics, jobs_of, request
 
 from fedunlearn import State, unlearn
 from fedunlearn.methods.fedavg import Pretraining
@@ -49,9 +49,9 @@ def test_several_targets_add_up():
 
 @pytest.mark.parametrize(("within", "asked"), [("special", {TARGET}), ("regular", set(CLIENTS))])
 def test_who_is_asked_trains_as_ever(within, asked):
-    jobs = NegatedUpdate(1, 0.05, 2.0, within).ask(request(), State(request().params))
+    jobs = jobs_of(NegatedUpdate(1, 0.05, 2.0, within), request(), State(request().params))
     assert set(jobs) == asked
-    assert {job.objective for job in jobs.values()} == {None}
+    assert {(job.config["loss"], job.config["step"]) for job in jobs.values()} == {("task", "plain")}
 
 
 def test_the_length_of_the_step_is_told():

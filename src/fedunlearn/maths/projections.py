@@ -101,7 +101,11 @@ def _project_off_all(displacement: Tensor, away: Tensor, always: bool, rescale: 
     lengths = lengths.where(kept, torch.ones_like(lengths))
     cosines = (gram[:-1, :-1] / lengths / lengths.unsqueeze(1)) * (kept & kept.unsqueeze(1))
     along = gram[:-1, -1] / lengths * kept
-    shares = torch.linalg.pinv(cosines, hermitian=True) @ along if always else nonnegative(cosines, along)
+    if always:
+        shares = torch.linalg.pinv(cosines, hermitian=True) @ along
+    else:
+        unit = _unit(norm)
+        shares = nonnegative(cosines, along / unit) * unit
     if not shares.any():
         return displacement.clone()
     shares = shares / lengths
@@ -115,6 +119,12 @@ def _project_off_all(displacement: Tensor, away: Tensor, always: bool, rescale: 
     if remainder <= VANISHING * norm:
         return torch.zeros_like(displacement)
     return result.mul_(norm / remainder) if rescale else result
+
+
+def _unit(norm: float) -> float:
+    """The power of two next above a norm: dividing by it is exact, and the tolerance of ``nonnegative``
+    then refers to a displacement of about 1."""
+    return math.ldexp(1.0, math.frexp(norm)[1])
 
 
 @torch.no_grad()
@@ -140,7 +150,8 @@ def project_between(displacement: Tensor, normals: Tensor) -> Tensor:
     lengths = gram.diagonal()[:-1].sqrt()
     lengths[lengths == 0] = 1.0
     cosines = gram[:-1, :-1] / lengths / lengths.unsqueeze(1)
-    push = nonnegative(cosines, -gram[:-1, -1] / lengths) / lengths
+    unit = _unit(math.sqrt(float(gram[-1, -1])))
+    push = nonnegative(cosines, -gram[:-1, -1] / lengths / unit) * unit / lengths
     result = torch.empty_like(displacement)
     for part, block in blocks(normals, displacement):
         result[part] = block[-1] + push @ block[:-1]
