@@ -74,6 +74,16 @@ class Learner:
                 f"{self._params.numel():,}: use one model everywhere"
             )
         self._load(job.params, job.buffers or {})
+        try:
+            return self._perform(client, data, job, terms, out)
+        except IndexError as error:  # of cross-entropy and embeddings, for labels and tokens out of range
+            raise FedUnlearnError(
+                f"{client}: the model fails on its examples ({error}): check the ranges of labels and tokens"
+            ) from error
+
+    def _perform(
+        self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None
+    ) -> Reply:
         if job.work == "train":
             return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
@@ -201,20 +211,31 @@ class Learner:
 
     def _try(self, trial: nn.Module, held: Data) -> None:
         few = Examples(held.x[:2], held.y[:2]) if isinstance(held, Examples) else held
+        labels = self._labels(held)
         batch = next(map(self._placed, holdings.batches(few, 2)), None)
         if batch is None:
             raise FedUnlearnError("it yields no batch: give it examples")
-        losses, _ = self.task.measure(trial, batch)
-        _require_losses(self.task, losses)
-        if isinstance(self.task, LabelTask) and isinstance(held, Examples):
-            classes, labels = self.task.logits(trial, batch).shape[1], self.task.labels(held)
-            least, most = (int(end) for end in labels.aminmax()) if labels.numel() else (0, 0)
+        if isinstance(self.task, LabelTask) and labels is not None and labels.numel():
+            classes, (least, most) = self.task.logits(trial, batch).shape[-1], map(int, labels.aminmax())
             if least < 0 or most >= classes:
-                stray = least if least < 0 else most
                 raise FedUnlearnError(
-                    f"label {stray} is out of range: the model has {classes} classes, so labels are "
-                    f"0 to {classes - 1}"
+                    f"label {least if least < 0 else most} is out of range: the model has {classes} "
+                    f"classes, so labels are 0 to {classes - 1}"
                 )
+        losses, scores = self.task.measure(trial, batch)
+        _require_losses(self.task, losses)
+        for name, values in scores.items():
+            if not isinstance(values, Tensor):
+                raise FedUnlearnError(
+                    f"{type(self.task).__name__}.scores returns a {type(values).__name__} as {name!r}: "
+                    "return a tensor with one number for each example"
+                )
+
+    def _labels(self, held: Data) -> Tensor | None:
+        """All labels of a set, where they can be read without going through a dataset."""
+        if isinstance(self.task, LabelTask) and isinstance(held, Tensor | Mapping | Examples):
+            return self.task.labels(held)
+        return None
 
     def _load(self, params: Vector, buffers: Buffers) -> None:
         self._params.copy_(params)
@@ -293,5 +314,5 @@ def _require_losses(task: Task, losses: object) -> None:
         raise FedUnlearnError(f"{kind}.losses are not finite: check the inputs and the labels")
     if float(least) < -1e-6:
         raise FedUnlearnError(
-            f"{kind}.losses are negative ({float(least):.3g}): shift them so that the least is 0"
+            f"{kind}.losses are negative ({float(least):.3g}): check the labels; the least loss must be 0"
         )
