@@ -40,6 +40,10 @@ class Learner:
     def __init__(
         self, module: nn.Module, task: Task, device: str = "cpu", precision: Precision = "fp32"
     ) -> None:
+        if not isinstance(module, nn.Module):
+            raise FedUnlearnError(f"the model is a {type(module).__name__}: give a torch.nn.Module")
+        if not isinstance(task, Task):
+            raise FedUnlearnError(f"task = {task!r}: give an instance of a Task, such as Classification()")
         self.task = task
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
@@ -111,21 +115,23 @@ class Learner:
         run = self._sum_gradients if criterion is not None else self._sum_steps
         with self._seeded(terms.seed_of(client)):
             self._module.train()
-            losses = run(data, job, terms, out)
-        epochs, examples = terms.passes(job), holdings.size(data)
-        trained = {"loss": Mean(float(torch.stack(losses).sum()), epochs * examples)} if losses else {}
+            losses, seen = run(data, job, terms, out)
+        trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
             out,
-            examples,
+            holdings.size(data),
             {"train": trained},
             buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> list[Tensor]:
-        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
+    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
+        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales.
+
+        Returns the losses of the batches, summed over examples, and how many examples were seen.
+        """
         name = str(job.config.get("loss", "task"))
         loss, criterion = registry.loss[name](self.task, job), self.task.criterion(name)
-        start, lr = job.params.to(self._device), terms.rate(job)
+        start, lr, seen = job.params.to(self._device), terms.rate(job), 0
         losses: list[Tensor] = []
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
@@ -140,14 +146,16 @@ class Learner:
                         found = loss(self._module, batch)
                     found.backward()
                 losses.append(found.detach() * _length(batch))
+                seen += _length(batch)
         torch.mul(gradients.cpu(), lr, out=out)
-        return losses
+        return losses, seen
 
-    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> list[Tensor]:
+    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
         """Any loss with any step rule."""
         loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
         rule = registry.step[str(job.config.get("step", "plain"))](job)
-        start, lr, losses = job.params.to(self._device), terms.rate(job), []
+        start, lr, seen = job.params.to(self._device), terms.rate(job), 0
+        losses: list[Tensor] = []
         moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
         for batch in self._epochs(data, job, terms):
             with self._arithmetic():
@@ -158,8 +166,9 @@ class Learner:
                 moved += rule(self._params, gradient, lr)
                 torch.sub(start, moved, out=self._params)
             losses.append(found.detach() * _length(batch))
+            seen += _length(batch)
         out.copy_(moved)
-        return losses
+        return losses, seen
 
     def _epochs(self, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
         for _ in range(terms.passes(job)):
