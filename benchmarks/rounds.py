@@ -10,10 +10,10 @@ import torch
 from timing import GEMM_FLOP, gemm, take_turns
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
-from workloads import flop, holdings, jobs, network
+from workloads import TERMS, flop, holdings, jobs, network
 
-from fedunlearn import Parallel, Sequential
-from fedunlearn.local import Learner
+from fedunlearn import Classification, Parallel, Sequential
+from fedunlearn.client import Learner
 
 SIZES = {"mlp": (60_000, 10), "lenet5": (12_000, 10), "cnn": (4_000, 10), "nfresnet18": (800, 4)}
 """Samples of a round, and clients; the perceptron's is full size, the others are whole batches."""
@@ -41,9 +41,9 @@ def measure(name: str, repeats: int) -> dict[str, object]:
             repeats,
             {
                 "gemm": gemm(),
-                "sequential": lambda: sequential.train(asked),
-                "one worker": lambda: one.train(asked),
-                "parallel": lambda: many.train(asked),
+                "sequential": lambda: sequential.exchange(asked, TERMS),
+                "one worker": lambda: one.exchange(asked, TERMS),
+                "parallel": lambda: many.exchange(asked, TERMS),
             },
         )
     peak = GEMM_FLOP / times["gemm"]["cpu"]
@@ -68,10 +68,10 @@ def shares(name: str) -> dict[str, float]:
     samples, clients = SIZES[name]
     model, data = network(name), holdings(name, samples // clients, 1)
     ((client, job),) = jobs(model, data).items()
-    learner = Learner(model)
-    learner.train(data[client].train, job)
+    learner = Learner(model, Classification())
+    learner.perform(client, data[client], job, TERMS)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen, record_function("epoch"):
-        learner.train(data[client].train, job)
+        learner.perform(client, data[client], job, TERMS)
     seconds = dict.fromkeys([*KINDS, "other"], 0.0)
     for event in seen.events():
         seconds[_kind(event, len(job.params))] += event.self_cpu_time_total
@@ -97,10 +97,10 @@ def under_load(repeats: int, processes: int = 2) -> dict[str, float]:
     busy: list[float] = []
     with Parallel(model, data, workers=len(os.sched_getaffinity(0))) as engine:
         for _ in range(max(1, repeats // 5)):
-            quiet.append(take_turns(5, {"": lambda: engine.train(asked)})[""]["wall_median"])
+            quiet.append(take_turns(5, {"": lambda: engine.exchange(asked, TERMS)})[""]["wall_median"])
             others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
             try:
-                busy.append(take_turns(5, {"": lambda: engine.train(asked)})[""]["wall_median"])
+                busy.append(take_turns(5, {"": lambda: engine.exchange(asked, TERMS)})[""]["wall_median"])
             finally:
                 for other in others:
                     other.kill()

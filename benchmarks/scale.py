@@ -12,10 +12,9 @@ from itertools import count
 import torch
 from timing import Figures, family_memory, take_turns
 from torch import nn
-from workloads import BATCH, holdings, jobs, network
+from workloads import BATCH, TERMS, holdings, jobs, network
 
-from fedunlearn import LocalTraining, Parallel, Request, flatten, unlearn
-from fedunlearn.core import ClientData
+from fedunlearn import ClientData, LocalTraining, Parallel, Request, flatten, unlearn
 from fedunlearn.methods.fedavg import Pretraining
 
 GROWTH = {
@@ -37,7 +36,7 @@ def growth(what: str, repeats: int) -> list[Figures]:
         data = holdings("mlp", samples, clients)
         with Parallel(model, data, workers=len(os.sched_getaffinity(0))) as engine:
             asked = jobs(model, data)
-            times = take_turns(repeats, {"": lambda: engine.train(asked).average()})[""]  # noqa: B023
+            times = take_turns(repeats, {"": lambda: engine.exchange(asked, TERMS).average()})[""]  # noqa: B023
             memory = family_memory()
         amount = len(flatten(model)) if what == "parameters" else size
         rows.append({"size": amount, **times, **memory})

@@ -7,11 +7,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedunlearn import ClientData, Examples, Job, flatten
+from fedunlearn import ClientData, Examples, Job, Terms, flatten, train
 from fedunlearn.models import build
 
 SHAPES = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (3, 32, 32), "nfresnet18": (3, 32, 32)}
 BATCH = 200
+TERMS = Terms(lr=0.05, batch_size=BATCH)
 
 
 def network(name: str) -> nn.Module:
@@ -33,8 +34,7 @@ def holdings(name: str, samples: int, clients: int) -> dict[str, ClientData]:
 
 
 def jobs(model: nn.Module, data: dict[str, ClientData]) -> dict[str, Job]:
-    params = flatten(model)
-    return {client: Job(params, lr=0.05, batch_size=BATCH, seed=number) for number, client in enumerate(data)}
+    return dict.fromkeys(data, train(flatten(model)))
 
 
 def flop(name: str) -> float:

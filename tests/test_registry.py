@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedunlearn import FedUnlearnError, method, objective
+from fedunlearn import FedUnlearnError, loss, method, step, work
 from fedunlearn.core.registry import Registry, did_you_mean
 
 
@@ -22,7 +22,8 @@ def test_a_name_cannot_be_taken_twice():
         things("one")(2)
 
 
-def test_objectives_are_known_by_the_names_that_jobs_carry():
-    import fedunlearn.objectives  # noqa: F401
-
-    assert {"cross_entropy", "uce"} <= {entry.name for entry in objective}
+def test_losses_step_rules_and_works_are_known_by_the_names_that_jobs_carry():
+    assert {"task", "ascent", "uce", "unlikelihood"} <= {entry.name for entry in loss}
+    assert {"plain", "clipped"} <= {entry.name for entry in step}
+    assert {"fisher", "layer_inputs"} <= {entry.name for entry in work}
+    assert all(entry.about["summary"] for names in (loss, step, work) for entry in names)

@@ -1,7 +1,6 @@
 """fedunlearn: federated averaging on its engine with as many workers as the third argument says."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from protocol import NAMES, load, serve
@@ -25,15 +24,17 @@ def main() -> None:
     federation = fu.Parallel(model, data, workers=workers)
     request = fu.Request(fu.flatten(model), tuple(data), ())
     phase = Pretraining(sys.maxsize, workload.lr)
+    terms = fu.Terms(lr=workload.lr, batch_size=workload.batch_size)
     state = fu.State(request.params)
 
     def play() -> None:
         nonlocal state
-        jobs = {
-            client: replace(job, lr=workload.lr, batch_size=workload.batch_size)
-            for client, job in phase.ask(request, state).items()
-        }
-        state = phase.tell(request, state, federation.train(jobs))
+        round = phase.round(request, state)
+        replies = federation.exchange(next(round), terms)
+        try:
+            round.send(replies)
+        except StopIteration as end:
+            state = end.value
 
     note = f"workers: {workers}"
     serve(

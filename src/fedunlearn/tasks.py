@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from .core import Batch, FedUnlearnError, LabelTask, Task, require
+from .core import Batch, FedUnlearnError, LabelTask, Task, require_rate
 from .core.task import Criterion
 from .maths import unlearning_cross_entropy
 
@@ -153,7 +153,7 @@ class Regression(Task):
     input: str | None = None
 
     def __post_init__(self) -> None:
-        require(self.scale > 0, "scale", self.scale, "positive")
+        require_rate("scale", self.scale)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._squares(model, batch) / (2 * self.scale**2)

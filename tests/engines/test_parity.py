@@ -29,7 +29,7 @@ from fedunlearn.core import registry
 from fedunlearn.core.vectors import buffers
 
 MODELS = ("perceptron", "convolution", "batch norm", "calls view", "counts and draws")
-"""The fused passes, dropout, buffers, a layout that cannot be changed, and a model that changes with each call."""
+"""The fused passes, dropout, buffers, a fixed memory layout, and a model that changes with every call."""
 WORKERS = (1, 2, 3)
 TASK = Classification(input="x")
 

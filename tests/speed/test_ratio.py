@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from fedunlearn import ClientData, Examples, Job, Parallel, Sequential, flatten
+from fedunlearn import ClientData, Examples, Parallel, Sequential, Terms, flatten, train
 from fedunlearn.models import build
 
 pytestmark = pytest.mark.speed
@@ -23,7 +23,7 @@ def test_two_workers_are_at_least_one_and_a_half_times_as_fast_as_one_process():
         f"client-{number}": ClientData(Examples(torch.rand(1000, 1, 28, 28), torch.arange(1000) % 10))
         for number in range(10)
     }
-    jobs = {client: Job(flatten(model), lr=0.05, batch_size=200) for client in data}
+    jobs, terms = dict.fromkeys(data, train(flatten(model))), Terms(lr=0.05, batch_size=200)
     best = {"sequential": float("inf"), "parallel": float("inf")}
     with Parallel(model, data, workers=2) as parallel:
         engines = {"sequential": Sequential(model, data), "parallel": parallel}
@@ -31,7 +31,7 @@ def test_two_workers_are_at_least_one_and_a_half_times_as_fast_as_one_process():
         for turn in range(TURNS):
             for name, engine in engines.items():
                 begin = time.perf_counter()
-                engine.train(jobs)
+                engine.exchange(jobs, terms)
                 best[name] = min(best[name], time.perf_counter() - begin)
             if turn >= 3 and best["sequential"] >= 1.5 * best["parallel"]:
                 break

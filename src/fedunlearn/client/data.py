@@ -60,6 +60,9 @@ def as_clients(data: Mapping[ClientId, ClientData | Data]) -> dict[ClientId, Cli
     if not isinstance(data, Mapping) or not data:
         raise FedUnlearnError("a federation needs clients: give a dict from names to their data")
     clients: dict[ClientId, ClientData] = {}
+    for name in data:
+        if not isinstance(name, str):
+            raise FedUnlearnError(f"client {name!r}: names are text, such as 'site-{name}'")
     for name in sorted(data):
         held = data[name]
         try:

@@ -40,6 +40,10 @@ class Learner:
     def __init__(
         self, module: nn.Module, task: Task, device: str = "cpu", precision: Precision = "fp32"
     ) -> None:
+        if not isinstance(module, nn.Module):
+            raise FedUnlearnError(f"the model is a {type(module).__name__}: give a torch.nn.Module")
+        if not isinstance(task, Task):
+            raise FedUnlearnError(f"task = {task!r}: give an instance of a Task, such as Classification()")
         self.task = task
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
@@ -74,6 +78,16 @@ class Learner:
                 f"{self._params.numel():,}: use one model everywhere"
             )
         self._load(job.params, job.buffers or {})
+        try:
+            return self._perform(client, data, job, terms, out)
+        except IndexError as error:  # of cross-entropy and embeddings, for labels and tokens out of range
+            raise FedUnlearnError(
+                f"{client}: the model fails on its examples ({error}): check the ranges of labels and tokens"
+            ) from error
+
+    def _perform(
+        self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None
+    ) -> Reply:
         if job.work == "train":
             return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
@@ -101,21 +115,23 @@ class Learner:
         run = self._sum_gradients if criterion is not None else self._sum_steps
         with self._seeded(terms.seed_of(client)):
             self._module.train()
-            losses = run(data, job, terms, out)
-        epochs, examples = terms.passes(job), holdings.size(data)
-        trained = {"loss": Mean(float(torch.stack(losses).sum()), epochs * examples)} if losses else {}
+            losses, seen = run(data, job, terms, out)
+        trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
             out,
-            examples,
+            holdings.size(data),
             {"train": trained},
             buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> list[Tensor]:
-        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
+    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
+        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales.
+
+        Returns the losses of the batches, summed over examples, and how many examples were seen.
+        """
         name = str(job.config.get("loss", "task"))
         loss, criterion = registry.loss[name](self.task, job), self.task.criterion(name)
-        start, lr = job.params.to(self._device), terms.rate(job)
+        start, lr, seen = job.params.to(self._device), terms.rate(job), 0
         losses: list[Tensor] = []
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
@@ -130,14 +146,16 @@ class Learner:
                         found = loss(self._module, batch)
                     found.backward()
                 losses.append(found.detach() * _length(batch))
+                seen += _length(batch)
         torch.mul(gradients.cpu(), lr, out=out)
-        return losses
+        return losses, seen
 
-    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> list[Tensor]:
+    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
         """Any loss with any step rule."""
         loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
         rule = registry.step[str(job.config.get("step", "plain"))](job)
-        start, lr, losses = job.params.to(self._device), terms.rate(job), []
+        start, lr, seen = job.params.to(self._device), terms.rate(job), 0
+        losses: list[Tensor] = []
         moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
         for batch in self._epochs(data, job, terms):
             with self._arithmetic():
@@ -148,8 +166,9 @@ class Learner:
                 moved += rule(self._params, gradient, lr)
                 torch.sub(start, moved, out=self._params)
             losses.append(found.detach() * _length(batch))
+            seen += _length(batch)
         out.copy_(moved)
-        return losses
+        return losses, seen
 
     def _epochs(self, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
         for _ in range(terms.passes(job)):
@@ -201,20 +220,31 @@ class Learner:
 
     def _try(self, trial: nn.Module, held: Data) -> None:
         few = Examples(held.x[:2], held.y[:2]) if isinstance(held, Examples) else held
+        labels = self._labels(held)
         batch = next(map(self._placed, holdings.batches(few, 2)), None)
         if batch is None:
             raise FedUnlearnError("it yields no batch: give it examples")
-        losses, _ = self.task.measure(trial, batch)
-        _require_losses(self.task, losses)
-        if isinstance(self.task, LabelTask) and isinstance(held, Examples):
-            classes, labels = self.task.logits(trial, batch).shape[1], self.task.labels(held)
-            least, most = (int(end) for end in labels.aminmax()) if labels.numel() else (0, 0)
+        if isinstance(self.task, LabelTask) and labels is not None and labels.numel():
+            classes, (least, most) = self.task.logits(trial, batch).shape[-1], map(int, labels.aminmax())
             if least < 0 or most >= classes:
-                stray = least if least < 0 else most
                 raise FedUnlearnError(
-                    f"label {stray} is out of range: the model has {classes} classes, so labels are "
-                    f"0 to {classes - 1}"
+                    f"label {least if least < 0 else most} is out of range: the model has {classes} "
+                    f"classes, so labels are 0 to {classes - 1}"
                 )
+        losses, scores = self.task.measure(trial, batch)
+        _require_losses(self.task, losses)
+        for name, values in scores.items():
+            if not isinstance(values, Tensor):
+                raise FedUnlearnError(
+                    f"{type(self.task).__name__}.scores returns a {type(values).__name__} as {name!r}: "
+                    "return a tensor with one number for each example"
+                )
+
+    def _labels(self, held: Data) -> Tensor | None:
+        """All labels of a set, where they can be read without going through a dataset."""
+        if isinstance(self.task, LabelTask) and isinstance(held, Tensor | Mapping | Examples):
+            return self.task.labels(held)
+        return None
 
     def _load(self, params: Vector, buffers: Buffers) -> None:
         self._params.copy_(params)
@@ -293,5 +323,5 @@ def _require_losses(task: Task, losses: object) -> None:
         raise FedUnlearnError(f"{kind}.losses are not finite: check the inputs and the labels")
     if float(least) < -1e-6:
         raise FedUnlearnError(
-            f"{kind}.losses are negative ({float(least):.3g}): shift them so that the least is 0"
+            f"{kind}.losses are negative ({float(least):.3g}): check the labels; the least loss must be 0"
         )

@@ -6,12 +6,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedunlearn import ClientData, Examples, Job, flatten, objective
+from fedunlearn import (
+    Classification,
+    ClientData,
+    Examples,
+    FedUnlearnError,
+    Job,
+    Reply,
+    Terms,
+    flatten,
+    loss,
+    step,
+    train,
+)
+from fedunlearn.client import Learner
 from fedunlearn.core.seeds import generator
-from fedunlearn.local import Learner
-from fedunlearn.objectives import Minimise
-
-torch.set_num_threads(1)
+from fedunlearn.methods.ewcsga import fisher  # noqa: F401
 
 
 def network(dropout: float = 0.0) -> nn.Module:
@@ -25,13 +35,18 @@ def examples(count: int = 25) -> Examples:
     return Examples(torch.randn(count, 6, generator=random), torch.randint(0, 3, (count,), generator=random))
 
 
-def job(model: nn.Module, **fields: object) -> Job:
-    return Job(flatten(model), **{"lr": 0.1, "batch_size": 10, **fields})
+def trained(
+    model: nn.Module, data: Examples, job: Job | None = None, learner: Learner | None = None, **terms: object
+) -> Reply:
+    """What one client makes of a job, by default of ordinary training."""
+    learner = learner or Learner(model, Classification())
+    asked = job or train(flatten(model))
+    return learner.perform("site", ClientData(data), asked, Terms(**{"lr": 0.1, "batch_size": 10, **terms}))
 
 
 def test_local_training_is_plain_sgd_over_consecutive_batches():
     model, data = network(), examples()
-    reply = Learner(model).train(data, job(model, epochs=2))
+    reply = trained(model, data, epochs=2)
     reference = copy.deepcopy(model)
     optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
     for _ in range(2):
@@ -46,58 +61,112 @@ def test_local_training_is_plain_sgd_over_consecutive_batches():
 def test_the_users_module_and_torchs_generator_stay_untouched():
     model = network(dropout=0.5)
     before, random = flatten(model), torch.get_rng_state()
-    Learner(model).train(examples(), job(model, seed=3))
+    trained(model, examples(), seed=(3,))
     assert torch.equal(flatten(model), before)
     assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_dropout_follows_the_seed_of_the_job_alone():
     model = network(dropout=0.5)
-    learner = Learner(model)
-    first = learner.train(examples(), job(model, seed=3)).displacement
+    learner = Learner(model, Classification())
+    first = trained(model, examples(), learner=learner, seed=(3,)).displacement
     torch.manual_seed(99)
-    again = learner.train(examples(), job(model, seed=3)).displacement
-    other = learner.train(examples(), job(model, seed=4)).displacement
+    again = trained(model, examples(), learner=learner, seed=(3,)).displacement
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    for other in ({"seed": (4,)}, {"seed": (3,), "exchange": 1}):
+        assert not torch.equal(first, trained(model, examples(), learner=learner, **other).displacement)
 
 
 def test_a_tiny_learning_rate_keeps_its_digits():
     model, data = network(), examples(10)
-    coarse = Learner(model).train(data, job(model, lr=1e-3)).displacement / 1e-3
-    fine = Learner(model).train(data, job(model, lr=1e-9)).displacement / 1e-9
+    coarse = trained(model, data, lr=1e-3).displacement / 1e-3
+    fine = trained(model, data, lr=1e-9).displacement / 1e-9
     assert float((coarse - fine).norm() / coarse.norm()) < 1e-6
 
 
 def test_replies_do_not_share_memory():
     model = network()
-    learner = Learner(model)
-    first = learner.train(examples(), job(model)).displacement
+    learner = Learner(model, Classification())
+    first = trained(model, examples(), learner=learner).displacement
     kept = first.clone()
-    learner.train(examples(), job(model, lr=1.0))
+    trained(model, examples(), learner=learner, lr=1.0)
     assert torch.equal(first, kept)
 
 
 def test_the_reported_loss_is_the_mean_over_examples():
     model, data = network(), examples(25)
-    reply = Learner(model).train(data, job(model, lr=0.0))
+    reply = trained(model, data, lr=0.0)
     expected = nn.functional.cross_entropy(model(data.x), data.y).item()
-    assert reply.metrics["loss"] == pytest.approx(expected, rel=1e-5)
+    assert reply.statistics["train"]["loss"].value == pytest.approx(expected, rel=1e-5)
 
 
-def test_evaluation_counts_over_all_batches():
-    model, data = network(), examples(2500)
-    scores = Learner(model).evaluate(ClientData(data, {"test": data}), flatten(model), {})
-    assert scores["test_accuracy"] == int((model(data.x).argmax(1) == data.y).sum()) / 2500
-    assert scores["test_loss"] == pytest.approx(
-        nn.functional.cross_entropy(model(data.x), data.y).item(), rel=1e-5
+def measured(model: nn.Module, learner: Learner, **sets: Examples) -> Reply:
+    job = Job("measure", flatten(model), buffers={})
+    return learner.perform("site", ClientData(examples(), sets), job, Terms())
+
+
+def test_measuring_counts_over_all_batches_of_every_set():
+    model, data, few = network(), examples(2500), examples(3)
+    reply = measured(model, Learner(model, Classification()), test=data, seen=few)
+    for name, held in (("test", data), ("seen", few)):
+        found, output = reply.statistics[name], model(held.x)
+        assert found["accuracy"].total == int((output.argmax(1) == held.y).sum())
+        assert found["loss"].value == pytest.approx(
+            nn.functional.cross_entropy(output, held.y).item(), rel=1e-5
+        )
+        assert {mean.count for mean in found.values()} == {len(held.y)}
+    assert reply.displacement is None
+    assert reply.examples == 25
+
+
+def test_measuring_uses_the_model_as_in_use_not_as_in_training():
+    model, data = nn.Sequential(network(dropout=0.9), nn.BatchNorm1d(3)), examples(50)
+    learner = Learner(model, Classification())
+    trained(model, data, learner=learner)
+    for _ in range(2):
+        reply = measured(model, learner, test=data)
+        expected = nn.functional.cross_entropy(model.eval()(data.x), data.y).item()
+        assert reply.statistics["test"]["loss"].value == pytest.approx(expected, rel=1e-5)
+
+
+def test_works_of_methods_see_the_model_as_in_use():
+    model, data = network(dropout=0.9), ClientData(examples())
+    learner = Learner(model, Classification())
+    trained(model, examples(), learner=learner)
+    job = Job("fisher", flatten(model), buffers={})
+    first = learner.perform("site", data, job, Terms(seed=(1,)))
+    assert torch.equal(
+        learner.perform("site", data, job, Terms(seed=(2,))).arrays["fisher"], first.arrays["fisher"]
     )
-    assert scores["test_examples"] == 2500
+
+
+def test_parameters_of_another_model_are_refused():
+    with pytest.raises(FedUnlearnError, match="brings 5 parameters and the model of site has 83"):
+        trained(network(), examples(), train(torch.zeros(5)))
+
+
+def test_an_unknown_work_loss_or_step_rule_is_refused_with_a_suggestion():
+    model = network()
+    for job, said in (
+        (Job("trian", flatten(model)), "unknown work 'trian'"),
+        (train(flatten(model), "ucee"), r"unknown loss 'ucee'; did you mean 'uce'\?"),
+        (train(flatten(model), step="plane"), r"unknown step rule 'plane'; did you mean 'plain'\?"),
+    ):
+        with pytest.raises(FedUnlearnError, match=said):
+            trained(model, examples(), job)
+
+
+def test_effort_is_a_share_of_the_epochs_rounded_up():
+    model, params = network(), flatten(network())
+    for effort, epochs, passes in ((0.5, 3, 2), (0.1, 1, 1), (0.25, 4, 1), (1, 2, 2)):
+        assert Terms(epochs=epochs).passes(train(params, effort=effort)) == passes
+        part = trained(model, examples(), train(params, effort=effort), epochs=epochs)
+        assert torch.equal(part.displacement, trained(model, examples(), epochs=passes).displacement)
 
 
 def test_batch_norm_statistics_ride_beside_the_parameters():
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    reply = Learner(model).train(examples(), job(model))
+    reply = trained(model, examples())
     assert len(reply.displacement) == sum(p.numel() for p in model.parameters())
     assert set(reply.buffers) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     assert int(reply.buffers["1.num_batches_tracked"]) == 3
@@ -107,7 +176,7 @@ def test_batch_norm_statistics_ride_beside_the_parameters():
 def test_frozen_parameters_are_no_part_of_the_vector():
     model = network()
     model[0].weight.requires_grad_(False)
-    reply = Learner(model).train(examples(), job(model))
+    reply = trained(model, examples())
     assert len(reply.displacement) == 8 + 3 * 8 + 3
 
 
@@ -115,12 +184,13 @@ def test_a_step_of_a_perceptron_allocates_little():
     model = nn.Sequential(nn.Linear(50, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 3))
     random = generator("allocations")
     data = Examples(torch.randn(100, 50, generator=random), torch.zeros(100, dtype=torch.int64))
-    learner, task, out = Learner(model), job(model, batch_size=10), flatten(model)
-    learner.train(data, task, out=out)
+    learner, out = Learner(model, Classification()), flatten(model)
+    held, job, terms = ClientData(data), train(flatten(model)), Terms(lr=0.1, batch_size=10)
+    learner.perform("site", held, job, terms, out)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profiler:
-        learner.train(data, task, out=out)
+        learner.perform("site", held, job, terms, out)
     allocated = [event.cpu_memory_usage for event in profiler.events() if event.name == "[memory]"]
     steps, most = 10, max(allocated)
     assert sum(size > 0 for size in allocated) <= 25 * steps
@@ -138,7 +208,7 @@ def test_convolutions_get_channels_last_unless_the_model_calls_view():
         layouts.clear()
         model = nn.Sequential(Watching(3, 4, 3), *tail, nn.Linear(4 * 36, 3))
         data = Examples(torch.randn(6, 3, 8, 8, generator=generator("layout")), torch.arange(6) % 3)
-        Learner(model).train(data, job(model, batch_size=3))
+        trained(model, data, batch_size=3)
         return layouts[-1]
 
     class View(nn.Module):
@@ -151,16 +221,12 @@ def test_convolutions_get_channels_last_unless_the_model_calls_view():
 
 
 def test_projections_after_each_step_keep_their_digits():
-    @objective("test: projected", summary="test")
-    def _projected(arrays):
-        class Projected(Minimise):
-            def step(self, params, gradient, lr):
-                return params - (params - lr * gradient).clamp(-0.2, 0.2)
-
-        return Projected(nn.functional.cross_entropy)
+    @step("test: projected", summary="test")
+    def _projected(job):
+        return lambda params, gradient, lr: params - (params - lr * gradient).clamp(-0.2, 0.2)
 
     model, data = network(), examples(20)
-    reply = Learner(model).train(data, job(model, objective="test: projected"))
+    reply = trained(model, data, train(flatten(model), step="test: projected"))
     reference = copy.deepcopy(model)
     optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
     for x, y in zip(data.x.split(10), data.y.split(10), strict=True):
@@ -215,14 +281,10 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_an_objective_may_use_gradients_of_its_own(name):
-    @objective(f"test: {name}", summary="test")
-    def _own(arrays):
-        class Own(Minimise):
-            def loss(self, model, x, y):
-                return LOSSES[name](model, x, y)
-
-        return Own(nn.functional.cross_entropy)
+def test_a_loss_may_use_gradients_of_its_own(name):
+    @loss(f"test: {name}", summary="test")
+    def _own(task, job):
+        return lambda model, batch: LOSSES[name](model, *batch)
 
     random = generator("own gradients")
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -230,7 +292,7 @@ def test_an_objective_may_use_gradients_of_its_own(name):
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
     data = examples(20)
-    reply = Learner(model).train(data, job(model, objective=f"test: {name}"))
+    reply = trained(model, data, train(flatten(model), f"test: {name}"))
     assert torch.allclose(
         flatten(model) - reply.displacement, plain_sgd(model, data, LOSSES[name]), atol=1e-5
     )

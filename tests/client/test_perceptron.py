@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from fedunlearn.client.perceptron import _differentiated, fused
 from fedunlearn.core.seeds import generator
-from fedunlearn.perceptron import _differentiated, fused
 
 
 def perceptron(*, depth: int = 3, flatten: bool = True) -> nn.Sequential:
