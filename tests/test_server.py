@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_reset_needs_a_function_that_builds_it(tmp_path):
             return self.layer(x) * self.scale
 
     clients = {f"site-{number}": held(number) for number in range(3)}
-    with pytest.raises(fu.FedUnlearnError, match="'scale'.*build"):
+    with pytest.raises(fu.FedUnlearnError, match=r"'scale'.*build"):
         fu.Server(Scaled(), clients, folder=tmp_path / "a", workers=1).forget("site-1", "retrain", SCHEDULE)
     ours = fu.Server(Scaled(), clients, folder=tmp_path / "b", workers=1, build=Scaled)
     assert ours.forget("site-1", "retrain", SCHEDULE).status is fu.Status.DONE

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, Quadratics, request
+from fedunlearn.objectives import Minimise, objective
 from torch import nn
 
 from fedunlearn import (
@@ -25,7 +26,6 @@ from fedunlearn import (
 from fedunlearn.core.seeds import derive, generator
 from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.fedavg import Averaging, Pretraining
-from fedunlearn.objectives import Minimise, objective
 
 
 class Listening(Quadratics):

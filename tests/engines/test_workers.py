@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 from federations import forget, holdings, network, same
+from fedunlearn.objectives import Minimise
 
 from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, flatten, objective
 from fedunlearn.engines import workers
 from fedunlearn.engines.workers import WorkerPool
-from fedunlearn.objectives import Minimise
 from fedunlearn.record import locked
 
 HERE = Path(__file__).parent

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 from closed_form import DIMENSION, PUBLIC, SHAPES, Quadratics, fresh
+from fedunlearn.methods.history import KINDS
 
 from fedunlearn import Outcome, Request, Schedule, State, method, unlearn
 from fedunlearn.methods.fedavg import Pretraining
-from fedunlearn.methods.history import KINDS
 from fedunlearn.methods.knot import ClusteredPretraining
 
 SITES = tuple(f"site-{number}" for number in range(10))

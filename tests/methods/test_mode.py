@@ -6,10 +6,10 @@ import pytest
 import torch
 from closed_form import DIMENSION, Quadratics, fresh, request
 from federations import holdings, network
+from fedunlearn.local import Learner
 
 from fedunlearn import FedUnlearnError, Job, Replies, Reply, Schedule, State, flatten, method, unlearn
 from fedunlearn.core.vectors import views
-from fedunlearn.local import Learner
 from fedunlearn.maths import distance
 from fedunlearn.methods.mode import MomentumDegradation
 

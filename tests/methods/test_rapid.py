@@ -5,11 +5,11 @@ import copy
 import torch
 from closed_form import fresh, request
 from federations import holdings, network
+from fedunlearn.local import Learner
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import Job, Schedule, State, flatten, method
 from fedunlearn.core.seeds import generator
-from fedunlearn.local import Learner
 from fedunlearn.methods.rapid import QuasiNewton
 
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 from closed_form import Quadratics, request
 from federations import TRAINING, holdings, network
+from fedunlearn.local import Learner
+from fedunlearn.uploads import LayerInputs, _columns
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
@@ -23,9 +25,7 @@ from fedunlearn import (
 )
 from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import load, shapes
-from fedunlearn.local import Learner
 from fedunlearn.methods.sfu import SubspaceAscent
-from fedunlearn.uploads import LayerInputs, _columns
 
 TARGET = "site-2"
 NEARLY_ALL = 0.99999

@@ -93,7 +93,9 @@ def one_run() -> Results:
 
 def part(words: str, results: Results) -> str:
     """What is written for a marker."""
-    page = renewed(f"before\n<!-- begin {words} -->\noutdated\n<!-- end -->\nafter\n", {results.scale: results})
+    page = renewed(
+        f"before\n<!-- begin {words} -->\noutdated\n<!-- end -->\nafter\n", {results.scale: results}
+    )
     before, made = page.split(" -->\n\n", 1)
     assert before == f"before\n<!-- begin {words}"
     assert made.endswith("\n\n<!-- end -->\nafter\n")
