@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,11 @@ def wheel() -> Path:
 
 
 @pytest.fixture(scope="module")
-def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     environment = Environment(tmp_path_factory.mktemp("empty"))
     environment.install(wheel)
-    return environment
+    yield environment
+    shutil.rmtree(environment.folder)  # torch is large, and pytest keeps the folders of three runs
 
 
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
