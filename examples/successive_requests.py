@@ -2,9 +2,9 @@
 
     python examples/successive_requests.py [SEEDS]
 
-Ten clients hold the embedded Fashion-MNIST; two of them plant backdoors of their own. FedOSD forgets one,
-then the other. During the second request the anchor of the first keeps post-training from moving back towards the
-model that knew it.
+Ten clients hold the embedded Fashion-MNIST; two of them plant a backdoor each. FedOSD forgets one, then
+the other. In the second request the anchor of the first keeps post-training from moving back towards the model
+that knew it.
 """
 
 import sys

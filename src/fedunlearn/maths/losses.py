@@ -88,7 +88,8 @@ def unlearning_transform(nll: Tensor, *, constant: float = 2.0) -> Tensor:
     if bool((nll < -1e-6).any()):
         raise ValueError(f"nll must not be negative, got {float(nll.min()):.3g}: subtract its least value")
     nll = _at_least_float32(nll)
-    nll = nll.clamp_min(torch.finfo(nll.dtype).tiny if constant == 1 else 0.0)
+    least = torch.finfo(nll.dtype).tiny if constant == 1 else 0.0
+    nll = torch.where(nll < least, least, nll)  # not clamp_min: its gradient at a tie differs between versions
     losses: Tensor = _OfLikelihood.apply(nll, constant)  # type: ignore[no-untyped-call]
     return losses
 
