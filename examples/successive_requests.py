@@ -3,8 +3,8 @@
     python examples/successive_requests.py [SEEDS]
 
 Ten clients hold the embedded Fashion-MNIST; two of them plant a backdoor each. FedOSD forgets one, then
-the other. In the second request the anchor of the first keeps post-training from moving back towards the model
-that knew it.
+the other. In the second request the anchor of the first keeps post-training from moving back towards the
+model that knew it.
 """
 
 import sys
