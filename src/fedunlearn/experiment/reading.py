@@ -55,9 +55,8 @@ def parse(path: Path) -> dict[str, Any]:
         raise FedUnlearnError(f"{path} is nested too deeply: flatten its arrays and tables") from None
     if isinstance(files := values.get("use"), list):
         values["use"] = [path.parent / file if isinstance(file, str) else file for file in files]
-    plan = values.get("pretraining")
-    if isinstance(plan, dict) and isinstance(plan.get("model"), str):
-        plan["model"] = path.parent / plan["model"]
+    if isinstance(start := values.get("checkpoint"), str):
+        values["checkpoint"] = path.parent / start
     return values
 
 
@@ -116,12 +115,9 @@ def _with_files(experiment: Experiment) -> Experiment:
         changes["use"] = [
             UserFile(path=path, sha256=import_code(path, recorded)) for path, recorded in paths.items()
         ]
-    start = experiment.pretraining.model
-    if start is not None and not start.sha256:
+    if (start := experiment.checkpoint) is not None and not start.sha256:
         path = start.path.absolute()
-        changes["pretraining"] = experiment.pretraining.model_copy(
-            update={"model": UserFile(path=path, sha256=sha256(path))}
-        )
+        changes["checkpoint"] = UserFile(path=path, sha256=sha256(path))
     return experiment.model_copy(update=changes)
 
 
@@ -155,7 +151,7 @@ def _check_needs(experiment: Experiment) -> None:
             f"set clusters in [pretraining] to {experiment.data.clients} at most"
         )
     needed = {kind for phase in experiment.phases() for kind in phase.needs}
-    if plan.model:
+    if experiment.checkpoint:
         needed &= {"public"}  # what the file holds is known when it is read
     recorded = {"cluster"} if plan.clusters > 1 else set(plan.history)
     for kind in sorted(needed - recorded - ({"public"} if experiment.data.public else set())):
