@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.comparison import Comparison, carry_out, missing, read_comparison
+from fedunlearn.comparison import Comparison, carry_out, missing, planned, read_comparison
 from fedunlearn.record import read_json, read_metrics
 from fedunlearn.report import collect, comparison_tables, markdown, round_table
 
@@ -234,7 +234,8 @@ def test_a_file_elsewhere_may_extend_those_of_the_package(write):
         '[methods.mine]\nmethod = "puf"\n'
     )
     (rows,) = read_comparison(path, scale="laptop").columns.values()
-    assert rows["mine"].pretraining.rounds == 300
+    whole = read_comparison(EXPERIMENTS / "protocol.toml", scale="laptop").columns["fmnist-iid"]
+    assert rows["mine"].pretraining == whole["puf"].pretraining
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
@@ -251,11 +252,24 @@ def test_trials_are_for_those_whose_rate_matters(write, tmp_path, row, rates):
     assert missing(comparison, tmp_path) == 1 + rates
 
 
+def test_the_rounds_of_all_runs_count_a_shared_pre_training_once(write, tmp_path):
+    comparison = read_comparison(write(BASE + ROWS))
+    assert planned(comparison, tmp_path) == {
+        "seed-1/fedosd": (2, 3),
+        "seed-1/loud": (0, 3),
+        "seed-2/fedosd": (2, 3),
+        "seed-2/loud": (0, 3),
+    }
+
+
 def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, tmp_path):
     grid = "[grid]\nrates = [1e-9, 0.5]\nshare = 0.5\n[methods.retrain]\n"
-    comparison = read_comparison(write(BASE + "[methods.fedosd]\n" + grid), seeds=1)
+    comparison = read_comparison(write(BASE + "[methods.fedosd]\n" + grid), ["seed=3"], seeds=2)
     ran = perform(comparison, tmp_path / "runs")
-    assert ran == ["trials/fedosd/1e-09", "trials/fedosd/0.5", "seed-1/fedosd", "seed-1/retrain"]
+    # Once, on the first seed: the others are not looked at before they are run.
+    assert ran[:4] == ["trials/fedosd/1e-09", "trials/fedosd/0.5", "seed-3/fedosd", "seed-3/retrain"]
+    assert ran[4:] == ["seed-4/fedosd", "seed-4/retrain"]
+    assert {read_json(tmp_path / f"runs/{trial}/experiment.json")["seed"] for trial in ran[:2]} == {3}
 
     def score(rate: str) -> float:
         rows = read_metrics(tmp_path / f"runs/trials/fedosd/{rate}")
@@ -266,12 +280,14 @@ def test_the_grid_chooses_by_training_data_and_only_where_a_rate_matters(write, 
 
     best = max(("1e-09", "0.5"), key=score)
     assert score("1e-09") != score("0.5")
-    assert read_json(tmp_path / "runs/seed-1/fedosd/experiment.json")["unlearning"]["lr"] == float(best)
+    for seed in (3, 4):
+        chosen = read_json(tmp_path / f"runs/seed-{seed}/fedosd/experiment.json")
+        assert chosen["unlearning"]["lr"] == float(best)
     assert perform(comparison, tmp_path / "runs") == []
 
 
 def test_a_data_set_that_is_not_there_is_missed_before_anything_runs(write, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDUNLEARN_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("FEDUNLEARN_DATA", str(tmp_path))
     columns = '[columns.here]\n[columns.elsewhere]\ndata.dataset = "cifar10"\n'
     comparison = read_comparison(write(BASE + ROWS + columns))
     with pytest.raises(FedUnlearnError, match=r"'cifar10'.* name other columns than elsewhere with --only"):

@@ -9,11 +9,14 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
+from fedunlearn.core.vectors import load
 from fedunlearn.experiment import Experiment, check, perform, prepare, pretrained, read, resume
-from fedunlearn.record import read_json, read_metrics, read_state, read_tensors
+from fedunlearn.record import model_hash, read_json, read_metrics, read_outcome, read_state, read_tensors
+from fedunlearn.record.runs import public
 
 SMALL = {
     "name": "small",
@@ -98,6 +101,12 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
             {"method": "federaser", "pretraining": {"rounds": 0, "history": ["norms"]}},
             "federaser needs norms, which pre-training records, and here it has no rounds: set rounds",
         ),
+        ({"unlearning": {"lr": 1e300}}, "unlearning.lr = 1e+300: input should be less than or equal to"),
+        ({"method": "puf", "options": {"scale": 1e300}}, "option scale = 1e+300: it must be between"),
+        ({"training": {"decay": 0.5}, "pretraining": {"rounds": 2000}}, "zero after 2000 rounds"),
+        ({"data": {"directory": "a\0b"}}, "a path cannot contain a NUL character"),
+        ({"use": [3]}, "use = 3: a file is named by a string"),
+        ({"checkpoint": "nowhere"}, "nowhere: No such file"),
         ({"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
         ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "no other history: remove one"),
         (
@@ -430,3 +439,57 @@ def test_a_file_names_its_experiment_in_letters_of_a_folder(tmp_path):
 def test_a_trigger_has_a_grey_that_is_a_number():
     with pytest.raises(FedUnlearnError, match=r"backdoor.value = nan: .*finite"):
         check({"backdoor": {"value": float("nan")}}, "mine")
+
+
+def test_a_run_starts_from_a_checkpoint(tmp_path, cache):
+    perform(small(), tmp_path / "whole")
+    start, _ = read_state(tmp_path / "whole/omega0.safetensors")
+    module = prepare(small()).build(0)
+    load(module, start)
+    save_file(module.state_dict(), tmp_path / "mine.safetensors")
+    shutil.rmtree(cache)
+    for number, file in enumerate(["whole/omega0.safetensors", "mine.safetensors"]):
+        started = small(checkpoint=tmp_path / file)
+        assert started.checkpoint.sha256
+        outcome = perform(started, tmp_path / f"run-{number}")
+        assert model_hash(outcome.state) == read_outcome(tmp_path / "whole")["model_sha256"]
+    assert not cache.exists()
+    (tmp_path / "mine.safetensors").write_bytes(b"other")
+    with pytest.raises(FedUnlearnError, match=r"mine.safetensors has changed since the run began"):
+        perform(started, tmp_path / "changed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"0.weight": None}, r"holds no tensor '0.weight'"),
+        ({"head.weight": torch.zeros(3)}, r"holds a tensor 'head.weight', and the model has none"),
+        ({"0.weight": torch.zeros(3)}, r"'0.weight': its shape is \(3,\), and the model's is \(6, 1, 5, 5\)"),
+        ({"0.bias": torch.zeros(6, dtype=torch.int64)}, r"'0.bias': its type is torch.int64"),
+        ({"0.bias": torch.full((6,), torch.nan)}, r"holds values that are not finite"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, changes, sentence):
+    tensors = {**prepare(small()).build(0).state_dict(), **changes}
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(kept, tmp_path / "mine.safetensors")
+    with pytest.raises(FedUnlearnError, match=sentence):
+        perform(small(checkpoint=tmp_path / "mine.safetensors"), tmp_path / "run")
+
+
+def test_a_checkpoint_without_the_history_that_a_method_needs_is_refused(tmp_path):
+    perform(small(), tmp_path / "whole")
+    started = small(method="federaser", checkpoint=tmp_path / "whole/omega0.safetensors")
+    with pytest.raises(FedUnlearnError, match="needs norms"):
+        perform(started, tmp_path / "run")
+
+
+def test_files_are_found_beside_the_experiment_and_not_published(tmp_path):
+    (tmp_path / "code.py").write_text("")
+    save_file({"x": torch.zeros(1)}, tmp_path / "start.safetensors")
+    path = tmp_path / "mine.toml"
+    path.write_text('use = ["code.py"]\ncheckpoint = "start.safetensors"\n')
+    experiment = read(path)
+    assert [file.path for file in experiment.use] == [tmp_path / "code.py"]
+    assert experiment.checkpoint.path == tmp_path / "start.safetensors"
+    assert str(tmp_path) not in json.dumps(public(experiment.model_dump(mode="json")))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -104,8 +105,15 @@ def here(
         monkeypatch.setattr(sys, "argv", ["fedunlearn", *map(str, arguments)])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the program replaces
         monkeypatch.setattr(console.out, "width", int(environment["COLUMNS"]))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Not ignored, as in a test run that a shell started in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        finally:
+            for number, handler in signals.items():
+                signal.signal(number, handler)
         return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), *capsys.readouterr())
 
     return call

@@ -8,14 +8,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedunlearn.cli import progress
-from fedunlearn.cli.progress import Display
+from fedunlearn.cli.progress import Display, duration
 from fedunlearn.core import Event, Progress, State, Status
 from fedunlearn.methods import Schedule
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.fedosd import fedosd
 
 PHASES = fedosd(Schedule(4, 0.1, 3, 0.1))
+TRAINING = (Pretraining(10, 0.1),)
 SCORES = {"asr": 0.125, "r_acc": 0.75}
 
 
@@ -29,56 +29,102 @@ def event(phase, done, phases=PHASES, status=Status.RUNNING, **scores):
     return Event(Progress(phase, 1 + done, state), phases, {"stage": stage, "round": done, **scores})
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """Shows the events on something that is no terminal, a second apart, and returns the lines."""
+class Clock:
+    """Time that passes only when told to."""
 
-    def show(*events, seconds=1.0):
-        now = iter(range(10_000))
-        monkeypatch.setattr(progress.time, "monotonic", lambda: next(now) * seconds)
-        console = Console(file=io.StringIO(), width=100)
-        with Display(console) as display:
-            for each in events:
-                display(each)
-        return console.file.getvalue().splitlines()
+    def __init__(self):
+        self.now = 0.0
 
-    return show
+    def __call__(self):
+        return self.now
 
 
-def test_plain_lines_come_at_the_end_of_each_stage_without_escape_codes(plain):
+def plain(*events, seconds=0.1, planned=None):
+    """Shows the events on something that is no terminal, so many seconds apart, and returns the lines."""
+    console, clock = Console(file=io.StringIO(), width=100), Clock()
+    with Display(console, planned or {"": (0, 7)}, clock=clock) as display, display.run() as listener:
+        for each in events:
+            clock.now += seconds
+            listener(each)
+    return console.file.getvalue().splitlines()
+
+
+def test_plain_lines_come_at_the_end_of_each_stage_without_escape_codes():
     lines = plain(start(), *(event(0, n, **SCORES) for n in range(1, 5)), *(event(1, n) for n in range(1, 4)))
     assert lines == [
-        "ω⁰ taken from the cache",
-        "unlearning 4/4  ASR 0.125  R-Acc 0.750",
-        "post-training 3/3  ASR 0.125  R-Acc 0.750",
+        "pre-training skipped: ω⁰ exists already",
+        "unlearning 4/4  ASR 0.125  R-Acc 0.750 (round 4)",
+        "post-training 3/3  ASR 0.125  R-Acc 0.750 (unlearning 4)",
     ]
-    assert not re.search(r"[\x1b\r]", "".join(lines))
 
 
-def test_plain_lines_come_no_faster_than_one_in_ten_seconds(plain):
+def test_measurements_say_which_round_they_are_from():
+    late = {"asr": 0.5, "r_acc": 0.25}
+    lines = plain(start(), event(0, 1), event(0, 2, **late), event(0, 3), seconds=10.0)[1:]
+    assert [re.search(r"\((.*)\)", line)[1] for line in lines] == ["before", "round 2", "round 2"]
+
+
+def test_plain_lines_come_no_faster_than_one_in_ten_seconds():
     phases = fedosd(Schedule(100, 0.1, 0, 0.1))
-    lines = plain(*(event(0, n, phases) for n in range(1, 100)), seconds=1.0)
-    assert len(lines) == 9
+    assert len(plain(start(), *(event(0, n, phases) for n in range(1, 100)), seconds=1.0)) == 1 + 10
 
 
-def test_a_stage_that_ends_early_says_so(plain):
-    (line,) = plain(event(0, 2, status=Status.CONVERGED, **SCORES))
+def test_a_stage_that_ends_early_says_so():
+    *_, line = plain(event(0, 2, status=Status.CONVERGED, **SCORES))
     assert line.startswith("unlearning 2/4")
 
 
-def test_only_a_cached_pre_training_is_called_cached(plain):
-    training = (Pretraining(2, 0.1),)
-    lines = plain(start(training), event(0, 1, training), event(0, 2, training), start(), event(0, 4))
-    assert lines[0].startswith("pre-training 2/2")
-    assert not any("cache" in line for line in lines)
+def test_only_a_pre_training_that_did_not_run_is_called_skipped():
+    lines = plain(start(TRAINING), event(0, 10, TRAINING), start(), event(0, 4), planned={"": (10, 7)})
+    assert lines[0].startswith("pre-training 10/10")
+    assert not any("skipped" in line for line in lines)
 
 
-def on_terminal(*events):
+def test_the_total_time_is_known_while_the_first_model_trains():
+    lines = plain(
+        start(TRAINING), *(event(0, n, TRAINING) for n in range(1, 4)), seconds=60, planned={"": (10, 7)}
+    )
+    assert [line.rpartition("  ")[2] for line in lines] == [
+        "about 16 min left",
+        "about 15 min left",
+        "about 14 min left",
+    ]
+
+
+def test_rounds_that_a_stage_does_not_need_are_not_waited_for():
+    lines = plain(start(), event(0, 1), event(0, 2, status=Status.CONVERGED), seconds=60)
+    assert lines[-1].endswith("about 3 min left")
+
+
+def test_each_kind_of_round_is_judged_by_its_own_kind():
+    console, clock = Console(file=io.StringIO(), width=100), Clock()
+    with Display(console, {"": (10, 7)}, clock=clock) as display, display.run() as listener:
+        listener(start(TRAINING))
+        clock.now += 1000
+        listener(event(0, 10, TRAINING))
+        listener(start())
+        clock.now += 60
+        listener(event(0, 1))
+    assert console.file.getvalue().splitlines()[-1].endswith("about 6 min left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(29, "29 s"), (150, "2 min"), (7380, "2 h 3 min"), (260_000, "3 days")]
+)
+def test_times_are_rough(seconds, words):
+    assert duration(seconds) == words
+
+
+def on_terminal(*events, planned=None):
     """What a real pseudo-terminal receives."""
     reader, writer = os.openpty()
-    with os.fdopen(writer, "w") as file, Display(Console(file=file, width=120)) as display:
+    with (
+        os.fdopen(writer, "w") as file,
+        Display(Console(file=file, width=120), planned or {"": (0, 7)}) as display,
+        display.run() as listener,
+    ):
         for each in events:
-            display(each)
+            listener(each)
     shown = b""
     while True:
         try:
@@ -99,9 +145,9 @@ def terminal(monkeypatch):
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_gets_a_bar_with_scores_and_the_time_left():
+def test_a_terminal_gets_bars_with_measurements_and_the_time_left_of_all_rounds():
     shown = on_terminal(start(), event(0, 1, **SCORES), event(0, 2), event(1, 1))
-    for words in ("unlearning", "post-training", "2/4", "ASR 0.125", "R-Acc 0.750", "ETA", "━"):
+    for words in ("all rounds", "unlearning", "post-training", "2/4", "ASR 0.125", "(round 1)", "ETA", "━"):
         assert words in shown
 
 
@@ -118,42 +164,37 @@ def test_no_bar_in_ci_or_on_a_dumb_terminal(terminal, monkeypatch, name, value):
     assert "━" not in on_terminal(event(0, 4, **SCORES))
 
 
-def test_many_runs_are_named_and_counted_in_plain_lines():
-    console = Console(file=io.StringIO(), width=100)
-    with Display(console, runs=2) as display:
-        for name in ("seed-1/fedosd", "seed-1/puf"):
-            with display.run(name) as listener:
-                listener(start())
-                listener(event(1, 3, **SCORES))
-    assert console.file.getvalue().splitlines() == [
-        "seed-1/fedosd (1 of 2)",
-        "post-training 3/3  ASR 0.125  R-Acc 0.750",
-        "seed-1/puf (2 of 2)",
-        "post-training 3/3  ASR 0.125  R-Acc 0.750",
-    ]
+MANY = {"seed-1/fedosd": (10, 7), "seed-1/puf": (0, 7)}
+
+
+def test_many_runs_are_counted_before_and_their_time_is_told_after_the_first_rounds():
+    console, clock = Console(file=io.StringIO(), width=100), Clock()
+    with Display(console, MANY, clock=clock) as display:
+        with display.run("seed-1/fedosd") as listener:
+            listener(start(TRAINING))
+            for number in range(1, 11):
+                clock.now += 600
+                listener(event(0, number, TRAINING))
+            listener(start())
+        with display.run("seed-1/puf") as listener:
+            listener(start())
+            clock.now += 600
+            listener(event(1, 3))
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "2 runs, 24 rounds at most"
+    assert "seed-1/fedosd (1 of 2)" in lines
+    assert "seed-1/puf (2 of 2)" in lines
+    assert [line for line in lines if "in all" in line] == ["about 3 h 30 min in all, by the first rounds"]
 
 
 @pytest.mark.usefixtures("terminal")
 def test_many_runs_share_one_display():
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with Display(console, runs=2) as display:
-        for name in ("seed-1/fedosd", "seed-1/puf"):
+    console = Console(file=io.StringIO(), force_terminal=True, width=140)
+    with Display(console, MANY) as display:
+        for name in MANY:
             with display.run(name) as listener:
                 listener(event(0, 1, **SCORES))
-    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).split("all runs")[-1]
-    assert "2/2" in last
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).split("all rounds")[-1]
+    assert "24/24" in last
     assert "seed-1/puf" in last
     assert last.count("unlearning") == 1
-
-
-@pytest.mark.usefixtures("terminal")
-def test_the_time_left_of_many_long_runs_is_known():
-    now = 0.0
-    display = Display(Console(file=io.StringIO(), force_terminal=True, width=100), runs=4)
-    display._bars.get_time = lambda: now
-    with display:
-        for name in ("a", "b", "c"):
-            with display.run(name):
-                now += 1800
-    (whole,) = display._bars.tasks
-    assert whole.time_remaining == pytest.approx(1800, rel=0.5)

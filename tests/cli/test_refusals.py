@@ -22,6 +22,13 @@ import pytest
         ("data.clients=3", "10 classes among 3 clients"),
         ("training.batch_size=400", "batch_size 400 is larger than the training set of client-"),
         ("model=cnn", "model 'cnn' takes 3x32x32 inputs, not 1x28x28"),
+        ("unlearning.lr=1e300", "unlearning.lr = 1e+300: input should be less than"),
+        ("training.decay=1e-300", "the learning rate is zero after"),
+        ("options.objective=1e300", "option objective = 1e+300: it must be between"),
+        (f"seed={'9' * 5000}", "override of seed: the value has too many digits"),
+        (f"seed=0x{'f' * 5000}", "seed = (a very large int)"),
+        (f"unlearning.rounds={'[' * 1000}", "too many digits or levels"),
+        ('data.directory="a\\u0000b"', "a path cannot contain a NUL character"),
     ],
 )
 def test_a_bad_setting(refused_here, small, change, sentence):
@@ -41,6 +48,9 @@ def test_a_bad_setting(refused_here, small, change, sentence):
         (["data", "get", "minst"], "did you mean 'mnist'?"),
         (["data", "where", "minst"], "did you mean 'mnist'?"),
         (["run", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["run", "x.toml", "--seed", "3"], "seed is a setting, not an option: write seed=3"),
+        (["compare", "x.toml", "--data.partition=iid"], "write data.partition=iid"),
+        (["methods", "fedods"], "unknown method 'fedods'; did you mean 'fedosd'?"),
         (["run", "."], "cannot read ."),
         (["resume", "nowhere"], "not a run folder"),
         (["report", "nowhere"], "no run and no comparison"),
@@ -51,9 +61,18 @@ def test_bad_words(refused_here, words, sentence):
     assert sentence in refused_here(*words)
 
 
-def test_broken_toml(refused_here, small):
-    small.write_text("[data\n")
-    assert "small.toml is not TOML" in refused_here("run", small)
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[data\n", "is not TOML"),
+        (f"seed = {'9' * 5000}\n", "is not TOML"),
+        (f"seed = {'[' * 1000}\n", "is nested too deeply"),
+        ('extends = "a\\u0000b"\n', "is not TOML"),
+    ],
+)
+def test_broken_toml(refused_here, small, text, sentence):
+    small.write_text(text)
+    assert sentence in refused_here("compare", small)
 
 
 def test_a_comparison_is_no_experiment(refused_here, small):
@@ -65,6 +84,9 @@ def test_data_that_are_not_here(refused_here, small, tmp_path):
     sentence = refused_here("run", small, "data.dataset=mnist", FEDUNLEARN_DATA=str(tmp_path))
     assert "was not found in" in sentence
     assert "fedunlearn data get mnist" in sentence
+    nowhere = tmp_path / "nowhere"
+    sentence = refused_here("run", small, "data.dataset=fmnist", FEDUNLEARN_DATA=str(nowhere))
+    assert f"FEDUNLEARN_DATA names {nowhere}, which is not a folder" in sentence
 
 
 def test_a_folder_that_cannot_be_written(refused_here, small, tmp_path):

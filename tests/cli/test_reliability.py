@@ -8,84 +8,144 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 
 import pytest
 
+from fedunlearn.cli.progress import Display
 from fedunlearn.record import locked, read_tensors
-
-LONG = ("unlearning.rounds=60", "recovery.rounds=20")
-
-
-def start(environment, folder, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedunlearn.cli", *map(str, arguments)],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs deaf to Ctrl-C, and children inherit that from a test run among them.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def wait_for(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def rows(folder):
-    path = folder / "metrics.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
+    return (folder / "metrics.jsonl").read_text().count("\n")
 
 
 def model(folder):
     return json.loads((folder / "outcome.json").read_text())["model_sha256"]
 
 
-def test_ctrl_c_then_resume_ends_in_the_model_of_an_unbroken_run(fedunlearn, environment, small, tmp_path):
-    assert fedunlearn("run", small, *LONG, "--out", "whole").returncode == 0
-    process = start(environment, tmp_path, "run", small, *LONG, "--out", "cut")
-    wait_for(lambda: rows(tmp_path / "cut") >= 5, process)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "fedunlearn: interrupted; go on with: fedunlearn resume cut\n"
-    assert 5 <= rows(tmp_path / "cut") < 81
+@contextmanager
+def stopped(stage, number, *signals):
+    """Sends the signals to this process when it has done a round."""
+    whole = Display.run
+
+    @contextmanager
+    def run(display, name=""):
+        with whole(display, name) as hear:
+
+            def listener(event):
+                hear(event)
+                if (event.metrics["stage"], event.metrics["round"]) == (stage, number):
+                    for each in signals:
+                        os.kill(os.getpid(), each)
+
+            yield listener
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Display, "run", run)
+        yield
+
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "word"),
+    [
+        ([INT], 130, "interrupted"),
+        ([INT] * 5, 130, "interrupted"),
+        ([TERM], 143, "terminated"),
+        ([TERM, INT], 143, "terminated"),
+    ],
+)
+def test_a_stopped_run_is_saved_and_resumed_to_the_same_model(here, small, tmp_path, signals, code, word):
+    assert here("run", small, "--out", "whole").returncode == 0
+    with stopped("unlearning", 2, *signals):
+        result = here("run", small, "--out", "cut")
+    assert (result.returncode, result.stderr) == (
+        code,
+        f"fedunlearn: {word}; continue with: fedunlearn resume cut\n",
+    )
+    assert rows(tmp_path / "cut") == 3
     assert not (tmp_path / "cut/outcome.json").exists()
-    assert fedunlearn("resume", "cut").returncode == 0
+    with stopped("unlearning", 2, signal.SIGINT):  # the second round is not repeated
+        assert here("resume", "cut").returncode == 0
     assert model(tmp_path / "cut") == model(tmp_path / "whole")
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole") == 81
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole") == 6
 
 
-def test_ctrl_c_in_pre_training_then_resume(environment, fedunlearn, small, tmp_path):
-    own = {**environment, "FEDUNLEARN_CACHE": str(tmp_path / "cache")}
-    process = start(own, tmp_path, "run", small, "pretraining.rounds=80", "--out", "cut")
-    wait_for(lambda: any(rows(path) >= 5 for path in tmp_path.glob("cache/pretraining/*")), process)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "fedunlearn: interrupted; go on with: fedunlearn resume cut\n"
-    result = fedunlearn("resume", "cut", FEDUNLEARN_CACHE=str(tmp_path / "cache"))
+def test_a_run_stopped_in_pre_training_is_resumed(here, small, tmp_path):
+    own = {"FEDUNLEARN_CACHE": str(tmp_path / "cache")}
+    with stopped("pre-training", 2, signal.SIGINT):
+        result = here("run", small, "--out", "cut", **own)
+    assert result.returncode == 130
+    assert result.stderr == "fedunlearn: interrupted; continue with: fedunlearn resume cut\n"
+    with stopped("pre-training", 2, signal.SIGINT):
+        result = here("resume", "cut", **own)
     assert result.returncode == 0, result.stderr
 
 
-def test_a_finished_folder_and_one_of_another_run(refused, fedunlearn, small, tmp_path):
-    assert fedunlearn("run", small, "--out", "run").returncode == 0
-    assert "is finished" in refused("run", small, "--out", "run")
+def test_a_stopped_comparison_is_continued_by_the_same_command(here, small):
+    small.write_text(small.read_text() + "[methods.fedosd]\n[methods.finetune]\n")
+    with stopped("post-training", 1, signal.SIGTERM):
+        result = here("compare", small, "--out", "both")
+    assert result.returncode == 143
+    assert result.stderr == "fedunlearn: terminated; the same command continues in both\n"
+    result = here("compare", small, "--out", "both")
+    assert result.returncode == 0
+    assert "2 runs" in result.stdout
+
+
+EARLY = """
+import builtins, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from fedunlearn.cli import main
+whole, (module, times, *sys.argv) = builtins.__import__, sys.argv[1:]
+def stop(name, *rest, **more):
+    if name == module and rest[-1] == 0:
+        builtins.__import__ = whole
+        for _ in range(int(times)):
+            os.kill(os.getpid(), signal.SIGINT)
+    return whole(name, *rest, **more)
+builtins.__import__ = stop
+main()
+"""
+
+
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_ctrl_c_while_the_program_starts_is_one_sentence(environment, small, tmp_path, module, times):
+    result = subprocess.run(
+        [sys.executable, "-c", EARLY, module, str(times), "fedunlearn", "run", small, "--out", "run"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (result.returncode, result.stderr) == (130, "fedunlearn: interrupted\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp_path):
+    assert here("run", small, "--out", "run").returncode == 0
+    assert "is finished" in refused_here("run", small, "--out", "run")
     for leftover in ("report.md", "curves.png"):
         (tmp_path / "run" / leftover).unlink()
-    assert "post-trained" in fedunlearn("resume", "run").stdout
+    assert "post-trained" in here("resume", "run").stdout
     assert (tmp_path / "run/report.md").exists()
     assert (tmp_path / "run/curves.png").exists()
     (tmp_path / "run/omega0.safetensors").unlink()  # somebody needed the room
     asked = (tmp_path / "run/experiment.json").read_text()
-    assert "another configuration" in refused("run", small, "seed=9", "--out", "run")
+    assert "another configuration" in refused_here("run", small, "seed=9", "--out", "run")
     assert (tmp_path / "run/experiment.json").read_text() == asked
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000, b"9" * 5000])
+def test_a_damaged_experiment_is_refused(refused_here, small, here, tmp_path, content):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/experiment.json").write_bytes(content)
+    refused_here("resume", "run")
 
 
 def test_two_processes_on_one_folder(refused, small, tmp_path):
@@ -93,39 +153,45 @@ def test_two_processes_on_one_folder(refused, small, tmp_path):
         assert "another process is working in run" in refused("run", small, "--out", "run")
 
 
-def test_divergence_keeps_the_last_good_checkpoint_and_damage_is_noticed(refused, small, tmp_path, cache):
-    sentence = refused("run", small, "recovery.lr=1e6", "recovery.rounds=30", "--out", "run", code=3)
+def test_more_workers_than_clients_are_not_started(fedunlearn, small):
+    result = fedunlearn("run", small, "seed=5", "unlearning.rounds=1", "--workers", 100_000)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("note: 4 workers are enough for 4 clients") == 1
+
+
+def test_divergence_keeps_the_last_good_checkpoint_and_notices_damage(refused_here, small, tmp_path, cache):
+    sentence = refused_here("run", small, "recovery.lr=1e6", "recovery.rounds=30", "--out", "run", code=3)
     assert "diverged" in sentence
     assert "lower the learning rate" in sentence
     newest = max((tmp_path / "run/checkpoints").iterdir())
     assert bool(read_tensors(newest)[0]["params"].isfinite().all())
-    assert "diverged" in refused("resume", "run", code=3)
+    assert "diverged" in refused_here("resume", "run", code=3)
 
     foreign = tmp_path / "foreign"
     shutil.copytree(tmp_path / "run", foreign)
     other = next(cache.glob("pretraining/*/checkpoints/*.safetensors"))
     for path in (foreign / "checkpoints").iterdir():
         shutil.copy(other, path)
-    assert "belongs to another run" in refused("resume", "foreign")
+    assert "belongs to another run" in refused_here("resume", "foreign")
 
     for path in (tmp_path / "run/checkpoints").iterdir():
         os.truncate(path, path.stat().st_size // 2)
-    assert "is not a whole safetensors file" in refused("resume", "run")
+    assert "is not a whole safetensors file" in refused_here("resume", "run")
 
 
-def test_a_full_disk_costs_nothing_that_was_written(refused, fedunlearn, small, tmp_path):
+def test_a_full_disk_costs_nothing_that_was_written(refused_here, here, small, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     size = "size=600k"  # Room for ω⁰, not for a checkpoint and a model beside it.
     if subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("a small disk can be mounted by root only")
     try:
-        sentence = refused("run", small, "--out", disk / "run")
+        sentence = refused_here("run", small, "--out", disk / "run")
         assert "No space left on device" in sentence
         assert str(disk) in sentence
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        assert fedunlearn("resume", disk / "run").returncode == 0
-        assert fedunlearn("run", small, "--out", "roomy").returncode == 0
+        assert here("resume", disk / "run").returncode == 0
+        assert here("run", small, "--out", "roomy").returncode == 0
         assert model(disk / "run") == model(tmp_path / "roomy")
     finally:
         subprocess.run(["umount", disk], check=True)

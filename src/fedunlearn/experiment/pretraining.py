@@ -31,11 +31,11 @@ def pretrained(
     """ω⁰: trained once, then shared by every run whose pre-training is determined by the same things.
 
     The number of rounds is not one of them: more rounds continue where fewer ended; fewer rounds start anew
-    beside them. A model that the experiment names takes the place of pre-training.
+    beside them. A checkpoint that the experiment names takes the place of pre-training.
     """
     plan, clients = setting.experiment.pretraining, setting.population.pretraining
-    if plan.model is not None:
-        return read_model(plan.model, setting.build(0))
+    if setting.experiment.checkpoint is not None:
+        return read_model(setting.experiment.checkpoint, setting.build(0))
     start, module = setting.fresh("pre-training"), setting.build(0)
     identity = fingerprint(
         {

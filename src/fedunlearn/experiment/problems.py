@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from ..core import FedUnlearnError
 from ..core.registry import did_you_mean
 
-LARGEST = 1e30
+LARGEST = 1e38
 """Of a number: clients compute in float32, whose range ends at 3e38."""
 
 

@@ -54,9 +54,8 @@ def parse(path: Path) -> dict[str, Any]:
         raise FedUnlearnError(f"{path} is nested too deeply: flatten its arrays and tables") from None
     if isinstance(files := values.get("use"), list):
         values["use"] = [path.parent / file if isinstance(file, str) else file for file in files]
-    plan = values.get("pretraining")
-    if isinstance(plan, dict) and isinstance(plan.get("model"), str):
-        plan["model"] = path.parent / plan["model"]
+    if isinstance(start := values.get("checkpoint"), str):
+        values["checkpoint"] = path.parent / start
     return values
 
 
@@ -115,12 +114,9 @@ def _with_files(experiment: Experiment) -> Experiment:
         changes["use"] = [
             UserFile(path=path, sha256=import_code(path, recorded)) for path, recorded in paths.items()
         ]
-    start = experiment.pretraining.model
-    if start is not None and not start.sha256:
+    if (start := experiment.checkpoint) is not None and not start.sha256:
         path = start.path.absolute()
-        changes["pretraining"] = experiment.pretraining.model_copy(
-            update={"model": UserFile(path=path, sha256=sha256(path))}
-        )
+        changes["checkpoint"] = UserFile(path=path, sha256=sha256(path))
     return experiment.model_copy(update=changes)
 
 
@@ -153,7 +149,7 @@ def _check_needs(experiment: Experiment) -> None:
         )
     phases = experiment.phases()
     # What a model file holds is known when it is read.
-    needed = set() if plan.model else requirements.recorded(phases)
+    needed = set() if experiment.checkpoint else requirements.recorded(phases)
     recorded = {"cluster"} if plan.clusters > 1 else {*plan.history}
     public = requirements.needs(phases) & {"public"} if not experiment.data.public else set()
     for kind in sorted({*(needed - recorded), *public}):

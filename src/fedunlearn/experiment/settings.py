@@ -136,8 +136,6 @@ class PretrainingPlan(StagePlan):
     """What is recorded for methods that need it: `norms`, `residuals`, `updates`, `locals`."""
     clusters: Count = 1
     """More than one: every cluster of clients trains a model of its own, for `knot`."""
-    model: UserFile | None = None
-    """A safetensors file to start from instead of pre-training: a module's `state_dict`, or an ω⁰ of ours."""
 
 
 class ParticipationPlan(Table):
@@ -164,6 +162,8 @@ class Experiment(Table):
     """A name that `fedunlearn models` lists."""
     use: list[UserFile] = []
     """Python files to import first, which may register methods, models, data sets and partitions."""
+    checkpoint: UserFile | None = None
+    """A safetensors file that replaces pre-training: the `state_dict` of a model, or an `omega0` of a run."""
     options: dict[str, Any] = {}
     """Of the method; its page has them."""
     evaluate_every: Count = 1
@@ -204,7 +204,7 @@ class Experiment(Table):
     @property
     def rounds(self) -> tuple[int, int]:
         """How many rounds there are at most: of pre-training, and after the request."""
-        before = 0 if self.pretraining.model else self.pretraining.rounds
+        before = 0 if self.checkpoint else self.pretraining.rounds
         return before, sum(phase.rounds for phase in self.phases())
 
 

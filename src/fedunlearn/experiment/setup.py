@@ -51,7 +51,7 @@ class Setting:
         chosen, public = self.experiment, self.population.public
         members = {**clients, **({PUBLIC: public} if public else {})}
         if workers is not None and workers > len(members):
-            warnings.warn(f"{len(members)} workers are enough for {len(members)} clients", stacklevel=2)
+            warnings.warn(f"{len(members)} workers are enough for {len(members)} clients", stacklevel=1)
             workers = len(members)
         return simulate(
             self.build(0), members, workers=workers, device=chosen.device, precision=chosen.precision

@@ -89,7 +89,7 @@ def unlearning_transform(nll: Tensor, *, constant: float = 2.0) -> Tensor:
         raise ValueError(f"nll must not be negative, got {float(nll.min()):.3g}: subtract its least value")
     nll = _at_least_float32(nll)
     least = torch.finfo(nll.dtype).tiny if constant == 1 else 0.0
-    nll = torch.where(nll < least, least, nll)  # not clamp_min, whose gradient at a tie depends on the version
+    nll = torch.where(nll < least, least, nll)  # clamp_min has no gradient at a tie in torch 2.15
     losses: Tensor = _OfLikelihood.apply(nll, constant)  # type: ignore[no-untyped-call]
     return losses
 
