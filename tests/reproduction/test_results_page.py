@@ -11,10 +11,10 @@ import pytest
 
 from fedunlearn.core import FedUnlearnError, Status
 from fedunlearn.reproduction import plan
-from fedunlearn.reproduction.claims import judge
 from fedunlearn.reproduction.conditions import Verdict
 from fedunlearn.reproduction.results import Result, Results, load, save
 from fedunlearn.reproduction.results_page import renewed, stored
+from fedunlearn.reproduction.verdicts import judge
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "results.md"
@@ -93,7 +93,9 @@ def one_run() -> Results:
 
 def part(words: str, results: Results) -> str:
     """What is written for a marker."""
-    page = renewed(f"before\n<!-- begin {words} -->\noutdated\n<!-- end -->\nafter\n", {results.scale: results})
+    page = renewed(
+        f"before\n<!-- begin {words} -->\noutdated\n<!-- end -->\nafter\n", {results.scale: results}
+    )
     before, made = page.split(" -->\n\n", 1)
     assert before == f"before\n<!-- begin {words}"
     assert made.endswith("\n\n<!-- end -->\nafter\n")

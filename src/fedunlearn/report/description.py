@@ -100,7 +100,8 @@ def methods(collection: Collection) -> list[tuple[str, str, str]]:
     """Name, summary and paper of each registered method; the command line registers all of ours."""
     known = {entry.name: entry.about for entry in method}
     used = list(dict.fromkeys(str(run.config.get("method", "")) for run in collection.runs))
-    return [(name, known[name]["summary"], known[name]["paper"]) for name in used if name in known]
+    told = [(name, known[name]) for name in used if name in known]
+    return [(name, about.get("summary", "-"), about.get("paper", "-")) for name, about in told]
 
 
 def differing(collection: Collection) -> list[tuple[str, list[str]]]:
