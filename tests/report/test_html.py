@@ -12,7 +12,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedunlearn import cli
 from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
@@ -377,9 +379,24 @@ def test_folders_of_version_0_1_are_reported_and_compared(page):
     assert costs[1][1] == "18"
 
 
-def test_the_files_of_a_run_are_read_once(monkeypatch, tmp_path, comparison):
+@pytest.fixture
+def read(monkeypatch):
+    """The folders whose metrics were read."""
     read = []
     monkeypatch.setattr(runs, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
+    return read
+
+
+@pytest.mark.parametrize("command", ["resume", "report"])
+def test_a_command_reads_the_metrics_of_a_run_once(read, tmp_path, command):
+    shutil.copytree(Path(__file__).parent / "version-0.1/seed-1/fedosd", tmp_path / "run")
+    ended = CliRunner().invoke(cli.app, [command, str(tmp_path / "run")])
+    assert ended.exit_code == 0, ended.output
+    assert (tmp_path / "run/report.html").exists()
+    assert read == [tmp_path / "run"]
+
+
+def test_everything_that_is_shown_of_a_comparison_is_read_once(read, tmp_path, comparison):
     found = collect([comparison])
     comparison_tables(found.rows)
     round_table(found.rows, [0, 3])

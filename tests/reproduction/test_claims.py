@@ -9,10 +9,11 @@ from importlib.resources import files
 import pytest
 
 from fedunlearn.core import Status
-from fedunlearn.reproduction.claims import MAIN, Claim, claims, judge, markdown
+from fedunlearn.reproduction.claims import MAIN, Claim, claims
 from fedunlearn.reproduction.conditions import Verdict
 from fedunlearn.reproduction.paper import as_results
 from fedunlearn.reproduction.results import Result, Results
+from fedunlearn.reproduction.verdicts import judge, markdown
 
 KEYS = {"acc": "r_acc", "worst": "r_acc_worst", "std": "r_acc_std"}
 ASCENT = ("ewcsga", "fupga")

@@ -21,22 +21,6 @@ METRICS = (
     "seconds_server",
 )
 
-# By table: its number, its lines (columns in runtime), lines times settings, numbers, marks r.
-SIZES = {
-    "table1": (1, 13, 13 * 6, 13 * 6 * 3, 18),
-    "sfu": (2, 2, 2 * 3, 2 * 3 * 3, 3),
-    "conflicts": (3, 6, 6 * 2, 6 * 2 * 3 - 2, 0),  # ω⁰ has no conflicts
-    "clients": (4, 13, 13 * 3, 13 * 3 * 5, 9),
-    "ablation": (5, 9, 9 * 3, 9 * 3 * 2, 3),
-    "fmnist": (6, 13, 13 * 3, 13 * 3 * 5, 9),
-    "cifar10": (7, 13, 13 * 3, 13 * 3 * 5, 9),
-    "mnist": (8, 13, 13 * 3, 13 * 3 * 5, 9),
-    "cifar100": (9, 13, 13 * 3, 13 * 3 * 5, 9),
-    "epochs": (10, 13, 13 * 3, 13 * 3 * 5, 9),
-    "ablation-m6": (11, 3, 3 * 3, 3 * 3 * 2, 0),
-    "runtime": (12, 7, 7 * 3, 7 * 3 * 2, 0),
-}
-
 # Typed from the paper: table, dataset, partition, clients, epochs, row, stage, numbers in its order, mark r.
 TYPED = """
 table1 fmnist pat-20 10 1 omega0 0 .991 .852 .113
@@ -89,41 +73,27 @@ def numbers(row: Printed) -> dict[str, float]:
     return {name: value for name in METRICS if (value := getattr(row, name)) is not None}
 
 
-@pytest.mark.parametrize("table", SIZES)
-def test_every_cell_of_the_paper_is_there_once(table):
-    rows = printed(table)
-    settings = {(r.dataset, r.partition, r.clients, r.epochs, r.row, r.stage) for r in rows}
-    assert len(settings) == len(rows)
-    assert {r.table for r in rows} == {table}
-    (number,) = {r.number for r in rows}
-    lines = {(r.row, r.stage) for r in rows}
-    assert SIZES[table] == (
-        number,
-        len(lines),
-        len(rows),
-        sum(len(numbers(r)) for r in rows),
-        sum(r.reverted for r in rows),
-    )
+def test_every_cell_of_the_paper_is_there_once():
+    cells = [(r.table, r.dataset, r.partition, r.clients, r.epochs, r.row, r.stage) for r in printed()]
+    assert len(cells) == len(set(cells))
 
 
-def test_there_are_no_other_tables():
-    assert list(dict.fromkeys(r.table for r in printed())) == list(SIZES)
-
-
-@pytest.mark.parametrize("line", TYPED.strip().splitlines())
-def test_numbers_are_those_of_the_paper(line):
-    table, dataset, partition, clients, epochs, row, stage, *typed = line.split()
-    found = lookup(
-        dataset=dataset,
-        partition=partition,
-        row=row,
-        stage=int(stage),
-        clients=int(clients),
-        epochs=int(epochs),
-    )
-    (entry,) = (one for one in found if one.table == table)
-    assert entry.reverted == (typed[-1] == "r")
-    assert list(numbers(entry).values()) == [float(value) for value in typed if value != "r"]
+def test_numbers_are_those_of_the_paper():
+    """Typed a second time, a few of each table: a slip in the file would have to be made twice."""
+    lines = [line.split() for line in TYPED.strip().splitlines()]
+    assert {line[0] for line in lines} == {row.table for row in printed()}
+    for table, dataset, partition, clients, epochs, row, stage, *typed in lines:
+        found = lookup(
+            dataset=dataset,
+            partition=partition,
+            row=row,
+            stage=int(stage),
+            clients=int(clients),
+            epochs=int(epochs),
+        )
+        (entry,) = (one for one in found if one.table == table)
+        assert entry.reverted == (typed[-1] == "r"), entry
+        assert list(numbers(entry).values()) == [float(value) for value in typed if value != "r"], entry
 
 
 def test_names_are_those_of_this_package():
@@ -178,7 +148,6 @@ def test_where_the_paper_contradicts_itself():
             places[*where, name][row.table] = value
         if row.asr is not None:
             places[*where, "reverted"][row.table] = row.reverted
-    assert sum(len(found) > 1 for found in places.values()) == 383
     assert {where: found for where, found in places.items() if len(set(found.values())) > 1} == {
         ("cifar10", "pat-50", 10, 1, "fedosd", 2, "asr"): {
             "table1": 0.016,

@@ -11,10 +11,10 @@ import pytest
 
 from fedunlearn.core import FedUnlearnError, Status
 from fedunlearn.reproduction import plan
-from fedunlearn.reproduction.claims import judge
 from fedunlearn.reproduction.conditions import Verdict
 from fedunlearn.reproduction.results import Result, Results, load, save
 from fedunlearn.reproduction.results_page import renewed, stored
+from fedunlearn.reproduction.verdicts import judge
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "results.md"

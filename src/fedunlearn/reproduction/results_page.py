@@ -18,13 +18,14 @@ from ..core import FedUnlearnError
 from ..core.registry import did_you_mean
 from ..record import write
 from ..report import markdown
-from .claims import KINDS, judge
-from .claims import markdown as claims_markdown
+from .claims import KINDS
 from .conditions import Verdict
 from .gallery import draw
 from .reproduce import beside, plan, titles
 from .results import Results, load
 from .side_by_side import Cell, as_markdown, counted, name, number
+from .verdicts import judge
+from .verdicts import markdown as claims_markdown
 
 MARKED = re.compile(
     r"(?P<begin><!-- begin (?P<part>[a-z-]+)(?P<words>(?: [\w-]+)*) -->\n).*?(?=<!-- end -->)", re.DOTALL

@@ -12,8 +12,9 @@ from pathlib import Path
 from ..results import Results
 from .bars import conflict_bars, costs
 from .client_heatmap import clients
-from .curves import curves, tradeoff
+from .curves import curves
 from .radar import radar
+from .tradeoff import tradeoff
 from .trigger_pictures import triggers
 
 __all__ = ["clients", "conflict_bars", "costs", "curves", "draw", "radar", "tradeoff", "triggers"]
