@@ -35,6 +35,8 @@ WILD_BUT = {"fedosd-m3": replace(WILD, unlearn_rounds=0)}
 WILD_OPTIONS = {"rapid": {"lr": 1e38}}
 BOUNDED = {"federaser"}
 """Its steps are as long as the recorded ones, whatever the learning rate."""
+WEIGHED = {"mode", "ewcsga"}
+"""MoDe guides all clients by their examples, and EWCSGA averages importance by them."""
 ALL = range(1, 99)
 
 
@@ -112,6 +114,19 @@ def test_two_targets_work(name):
     outcome = unlearn(phases(name), request(targets=(TARGET, "site-3")), Quadratics())
     assert not outcome.status.failed
     assert not torch.equal(outcome.params, request().params)
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - WEIGHED))
+def test_targets_count_equally_however_many_examples_they_hold(name):
+    class Unequal(Quadratics):
+        def examples(self, client):
+            return super().examples(client) * (1000 if client == TARGET else 1)
+
+    asked, alone = request(targets=(TARGET, "site-3")), replace(SCHEDULE, recover_rounds=0)
+    plain, unequal = (
+        unlearn(phases(name, alone), asked, there).params for there in (Quadratics(), Unequal())
+    )
+    assert torch.equal(plain, unequal)
 
 
 @pytest.mark.parametrize("name", METHODS)

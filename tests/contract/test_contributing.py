@@ -10,13 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 IMPORTS = """
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedunlearn import (
-    ClientId, FedUnlearnError, Job, Phase, Replies, Request, Schedule, Stage, State, method
-)
+from fedunlearn import Phase, Request, Round, Schedule, Stage, State, method, train
 from fedunlearn.methods.fedavg import Averaging
 """
 
@@ -28,14 +25,13 @@ def test_the_shown_method_passes_the_contract_suite(tmp_path):
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     suite = ["-m", "pytest", "-q", "-p", "shown_method", "-p", "no:cacheprovider", "-k", "dampen"]
     result = subprocess.run(
-        [sys.executable, *suite, "tests/contract/test_contract.py"],
+        [sys.executable, *suite, "tests/contract"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stdout
-    assert "failed" not in result.stdout
     passed = re.search(r"(\d+) passed", result.stdout)
     assert passed is not None, result.stdout
-    assert int(passed.group(1)) >= 18, result.stdout
+    assert int(passed.group(1)) >= 24, result.stdout

@@ -90,6 +90,12 @@ def test_draws_differ_from_round_to_round_and_by_the_seed_and_reach_everybody():
     assert draws(DRAWS["half"], seed=1) != seen
 
 
+@pytest.mark.parametrize("participation", DRAWS.values(), ids=DRAWS)
+def test_the_order_of_clients_does_not_decide_who_is_drawn(participation):
+    there, back = (participation.draw(clients, "round") for clients in (CLIENTS, CLIENTS[::-1]))
+    assert there == back[::-1]
+
+
 @pytest.mark.parametrize(
     ("participation", "number"),
     [

@@ -4,11 +4,23 @@ import math
 
 import pytest
 import torch
-from closed_form import DIMENSION, Quadratics, jobs_of, request
+from closed_form import DIMENSION, Quadratics, drive, jobs_of, request
 from federations import holdings, network
 from torch.nn.functional import cross_entropy
 
-from fedunlearn import Classification, ClientData, Job, State, Terms, flatten, step, train, unlearn
+from fedunlearn import (
+    Classification,
+    ClientData,
+    Job,
+    Replies,
+    Reply,
+    State,
+    Terms,
+    flatten,
+    step,
+    train,
+    unlearn,
+)
 from fedunlearn.client import Learner
 from fedunlearn.methods.ewcsga import ElasticAscent
 
@@ -84,6 +96,15 @@ def test_the_first_round_asks_for_importance_first_and_averages_it_by_examples(w
     assert torch.allclose(outcome.state.memory["fisher"], expected)
     # An upload is no local training.
     assert [row["local_trainings"] for row in outcome.metrics[1:]] == [2, 2, 2]
+
+
+def test_the_ascent_of_several_targets_counts_equally_whatever_they_hold():
+    asked = request(targets=("site-1", "site-2"))
+    one, other = torch.randn(2, DIMENSION, generator=torch.Generator().manual_seed(1)).unbind()
+    replies = Replies({"site-1": Reply(one, 1), "site-2": Reply(other, 1000)})
+    state = State(asked.params, memory={"fisher": torch.ones(DIMENSION)})
+    _, after = drive(ElasticAscent(9, 0.1), asked, state, replies)
+    assert torch.allclose(asked.params - after.params, (one + other) / 2, atol=1e-6)
 
 
 def test_the_anchor_stays_where_unlearning_began():

@@ -4,81 +4,91 @@ import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, SHAPES, Quadratics, fresh, pretrained, request
 
-from fedunlearn import FedUnlearnError, Replies, Request, unlearn
+from fedunlearn import FedUnlearnError, History, Participation, Request, State, unlearn
+from fedunlearn.core.history import KINDS
+from fedunlearn.core.history import size as announced
 from fedunlearn.measure import size
-from fedunlearn.methods import history
 from fedunlearn.methods.fedavg import Pretraining
 
 
-class Listening(Quadratics):
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)
-        self.heard: list[Replies] = []
-
-    def train(self, jobs):
-        self.heard.append(super().train(jobs))
-        return self.heard[-1]
-
-
-def pretrain(federation: Quadratics, *kinds: str, rounds: int = 6):
+def pretrain(federation: Quadratics, *kinds: str, rounds: int = 6, **options: object) -> State:
     asked = Request(fresh("pre-training").params, CLIENTS, (), fresh, shapes=SHAPES)
-    return unlearn([Pretraining(rounds, 0.05, kinds)], asked, federation).state
+    return unlearn([Pretraining(rounds, 0.05, kinds)], asked, federation, **options).state
+
+
+def recorded(*kinds: str, federation: Quadratics | None = None, **options: object) -> History:
+    return History.from_tensors(pretrain(federation or Quadratics(), *kinds, **options).memory)
 
 
 def test_recording_changes_no_bit_of_the_model():
     plain = pretrain(Quadratics())
     assert plain.memory == {}
-    assert torch.equal(pretrain(Quadratics(), *history.KINDS).params, plain.params)
+    assert torch.equal(pretrain(Quadratics(), *KINDS).params, plain.params)
 
 
 def test_norms_are_kept_by_round_and_tensor_with_the_first_model():
-    federation = Listening()
-    memory = pretrain(federation, "norms").memory
-    assert torch.equal(memory["norms"], fresh("pre-training").params)
+    federation = Quadratics()
+    norms = recorded("norms", federation=federation)
+    assert torch.equal(norms.shared["norms"], fresh("pre-training").params)
     for client in CLIENTS:
         expected = [
-            [float(d[:9].norm()), float(d[9:].norm())]
-            for d in (heard[client].displacement for heard in federation.heard)
+            [float(moved[:9].norm()), float(moved[9:].norm())]
+            for moved in (replies[client].moved for _, replies in federation.exchanged)
         ]
-        assert torch.allclose(memory[f"norms {client}"], torch.tensor(expected))
+        assert torch.allclose(norms.of("norms", client), torch.tensor(expected))
 
 
 def test_a_client_that_was_absent_has_a_norm_of_zero_in_that_round():
-    memory = pretrain(Quadratics(absent={"site-2": [1, 4]}), "norms").memory
-    assert [bool(row.any()) for row in memory["norms site-2"]] == [False, True, True, False, True, True]
+    norms = recorded("norms", federation=Quadratics(absent={"site-2": [1, 4]}))
+    present = [False, True, True, False, True, True]
+    assert [bool(row.any()) for row in norms.of("norms", "site-2")] == present
+
+
+def test_with_draws_the_rounds_that_a_client_was_not_drawn_in_add_nothing_of_it():
+    federation = Quadratics()
+    state = pretrain(federation, *KINDS, participation=Participation(count=2))
+    history = History.from_tensors(state.memory)
+    _, last = federation.exchanged[-1]
+    for client in CLIENTS:
+        asked = [client in clients for clients in federation.asked()]
+        assert [bool(row.any()) for row in history.of("norms", client)] == asked
+        assert len(history.of("locals", client)) == (DIMENSION if client in last else 0)
+        assert (client in history.rows["updates"]) is any(asked)
+    added = sum(history.rows["updates"].values())
+    assert torch.allclose(fresh("pre-training").params + added, state.params, atol=1e-5)
 
 
 def test_updates_add_up_to_the_whole_way():
     state = pretrain(Quadratics(), "updates")
-    added = sum(state.memory[f"updates {client}"] for client in CLIENTS)
+    added = sum(History.from_tensors(state.memory).rows["updates"].values())
     assert torch.allclose(fresh("pre-training").params + added, state.params, atol=1e-5)
 
 
 def test_locals_are_the_models_of_the_last_round():
     state = pretrain(Quadratics(), "locals")
-    shares = [float(state.memory[f"share {client}"]) for client in CLIENTS]
-    assert sum(shares) == pytest.approx(1)
-    mean = sum(p * state.memory[f"locals {c}"] for p, c in zip(shares, CLIENTS, strict=True))
+    history = History.from_tensors(state.memory)
+    assert sum(map(float, history.rows["share"].values())) == pytest.approx(1)
+    mean = sum(history.of("share", c) * history.of("locals", c) for c in CLIENTS)
     assert torch.allclose(mean, state.params, atol=1e-6)
 
 
 def test_residuals_cancel_over_all_clients():
-    memory = pretrain(Quadratics(), "residuals").memory
-    assert memory["residuals"][0] == 6
-    total = sum(memory[f"share {client}"] * memory[f"residuals {client}"] for client in CLIENTS)
-    longest = max(float(memory[f"residuals {client}"].norm()) for client in CLIENTS)
+    history = recorded("residuals")
+    assert history.shared["residuals"][0] == 6
+    total = sum(history.of("share", c) * history.of("residuals", c) for c in CLIENTS)
+    longest = max(float(row.norm()) for row in history.rows["residuals"].values())
     assert float(total.norm()) <= 1e-5 * longest
 
 
-@pytest.mark.parametrize("kind", history.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rounds", [1, 6])
 def test_the_announced_size_is_the_size(kind, rounds):
-    memory = pretrain(Quadratics(), kind, rounds=rounds).memory
-    asked = Request(fresh("pre-training").params, CLIENTS, (), shapes=SHAPES)
-    told = history.size([kind], asked, rounds)
+    kept = size(*pretrain(Quadratics(), kind, rounds=rounds).memory.values())
+    counts = {"clients": len(CLIENTS), "parameters": DIMENSION, "tensors": len(SHAPES)}
+    told = announced([kind], **counts, rounds=rounds)
     # Shares, a count and a sum are not worth telling.
-    assert 0 <= size(*memory.values()) - told <= 4 * len(CLIENTS) + 16
-    grown = history.size([kind], asked, 2 * rounds)
+    assert 0 <= kept - told <= 4 * len(CLIENTS) + 16
+    grown = announced([kind], **counts, rounds=2 * rounds)
     assert (grown > told) is (kind == "norms")
 
 
@@ -86,7 +96,7 @@ def test_nothing_grows_with_the_rounds_but_the_norms():
     for kind in ("residuals", "updates", "locals"):
         small, large = (size(*pretrain(Quadratics(), kind, rounds=r).memory.values()) for r in (2, 6))
         assert small == large
-    assert pretrained().memory["norms site-0"].shape == (8, 2)
+    assert pretrained().memory["norms/site-0"].shape == (8, 2)
 
 
 def test_unknown_kinds_are_explained():
@@ -96,5 +106,23 @@ def test_unknown_kinds_are_explained():
 
 def test_a_client_without_history_is_explained():
     with pytest.raises(FedUnlearnError, match="forget whole clients"):
-        request().recorded("updates", "site-1#forget")
-    assert len(request().recorded("updates", "site-1")) == DIMENSION
+        request().history.of("updates", "site-1#forget")
+    assert len(request().history.of("updates", "site-1")) == DIMENSION
+
+
+def test_a_history_is_the_same_after_it_was_stored_by_names():
+    whole = request().history
+    again = History.from_tensors(whole.tensors())
+    assert again.tensors().keys() == whole.tensors().keys()
+    assert again.kinds == whole.kinds
+    assert {kind: set(rows) for kind, rows in again.rows.items()} == {
+        kind: set(rows) for kind, rows in whole.rows.items()
+    }
+
+
+def test_a_client_that_is_forgotten_leaves_no_row_and_no_model_that_it_was_in():
+    whole = request().history
+    left = whole.without(["site-1"])
+    gone = whole.tensors().keys() - left.tensors().keys()
+    assert gone == {f"{kind}/site-1" for kind in whole.rows} | {"cluster-1"}
+    assert all(torch.equal(value, whole.tensors()[name]) for name, value in left.tensors().items())

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, PUBLIC, Quadratics, fresh, pretrained, request
+from closed_form import CLIENTS, PUBLIC, Quadratics, fresh, jobs_of, pretrained, request
 
-from fedunlearn import Request, Schedule, State, Status, method, unlearn
+from fedunlearn import FedUnlearnError, History, Request, Schedule, State, Status, method, unlearn
 from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.methods.knot import ClusteredPretraining, ClusterRetraining, clusters
 
@@ -15,11 +15,11 @@ TARGET = "site-1"
 
 def asked(count: int = 2, targets=(TARGET,)) -> Request:
     state = pretrained(clusters=count)
-    return replace(request(targets=targets), params=state.params, history=state.memory)
+    return replace(request(targets=targets), params=state.params, history=History.from_tensors(state.memory))
 
 
 def models(request: Request) -> dict[str, torch.Tensor]:
-    return {name: model for name, model in request.history.items() if name.startswith("cluster ")}
+    return {name: model for name, model in request.history.shared.items() if name.startswith("cluster-")}
 
 
 def mean(*vectors: torch.Tensor) -> torch.Tensor:
@@ -38,15 +38,15 @@ def test_clients_stay_where_pre_training_had_them():
     state = phase.start(asked, State(asked.params))
     member = clusters(CLIENTS, 2)
     hit = {c for c in CLIENTS if member[c] == member[TARGET]} - {TARGET}
-    assert set(phase.ask(asked, state)) == hit
+    assert set(jobs_of(phase, asked, state)) == hit
     later = replace(asked, clients=tuple(c for c in CLIENTS if c != "site-0"))
-    assert set(phase.ask(later, state)) == hit - {"site-0"}
+    assert set(jobs_of(phase, later, state)) == hit - {"site-0"}
     virtual = (*(c for c in CLIENTS if c != TARGET), TARGET, f"{TARGET}#forget")
-    assert set(phase.ask(replace(asked, clients=virtual, targets=virtual[-1:]), state)) == hit | {TARGET}
+    assert set(jobs_of(phase, replace(asked, clients=virtual, targets=virtual[-1:]), state)) == hit | {TARGET}
 
 
 def test_pre_training_never_mixes_clusters():
-    for name, own in (("cluster 0", {"site-0", "site-2", "site-4"}), ("cluster 1", {TARGET, "site-3"})):
+    for name, own in (("cluster-0", {"site-0", "site-2", "site-4"}), ("cluster-1", {TARGET, "site-3"})):
         strangers = tuple(client for client in CLIENTS if client not in own)
         alone = Request(fresh("pre-training").params, CLIENTS, strangers)
         outcome = unlearn([Averaging(8, 0.05)], alone, Quadratics(refuses=strangers))
@@ -66,20 +66,20 @@ def test_untouched_clusters_keep_their_bits_and_are_not_asked():
     assert outcome.status is Status.DONE
     for event in heard[1:]:
         state = event.progress.state
-        assert set(state.memory) == {"cluster 1"}
-        assert torch.equal(state.params, mean(models(asked())["cluster 0"], state.memory["cluster 1"]))
+        assert set(state.memory) == {"cluster-1"}
+        assert torch.equal(state.params, mean(models(asked())["cluster-0"], state.memory["cluster-1"]))
 
 
 def test_the_targets_cluster_is_as_if_the_target_had_never_been_in_it():
     outcome = unlearn([ClusterRetraining(8, 0.05)], asked(), Quadratics())
     never = Request(fresh("pre-training").params, ("site-3",), ())
     alone = unlearn([ClusteredPretraining(8, 0.05, clusters=1)], never, Quadratics())
-    assert torch.equal(outcome.state.memory["cluster 1"], alone.params)
+    assert torch.equal(outcome.state.memory["cluster-1"], alone.params)
 
 
 def test_targets_in_two_clusters_retrain_both():
     outcome = unlearn([ClusterRetraining(3, 0.05)], asked(targets=("site-0", TARGET)), Quadratics())
-    assert set(outcome.state.memory) == {"cluster 0", "cluster 1"}
+    assert set(outcome.state.memory) == {"cluster-0", "cluster-1"}
 
 
 def test_a_cluster_that_loses_everybody_is_gone():
@@ -87,10 +87,16 @@ def test_a_cluster_that_loses_everybody_is_gone():
         method["knot"](Schedule(2, 0.1, 2, 0.1)), asked(targets=(TARGET, "site-3")), Quadratics()
     )
     assert outcome.status is Status.CONVERGED
-    assert torch.equal(outcome.params, models(asked())["cluster 0"])
+    assert torch.equal(outcome.params, models(asked())["cluster-0"])
+
+
+def test_a_model_with_batch_norm_is_refused():
+    asked = replace(request(), buffers={"mean": torch.zeros(3)})
+    with pytest.raises(FedUnlearnError, match="BatchNorm"):
+        unlearn([ClusteredPretraining(2, 0.1)], asked, Quadratics())
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_the_model_is_the_mean_of_the_clusters(count):
     state = pretrained(clusters=count)
-    assert torch.equal(state.params, mean(*(state.memory[f"cluster {n}"] for n in range(count))))
+    assert torch.equal(state.params, mean(*(state.memory[f"cluster-{n}"] for n in range(count))))

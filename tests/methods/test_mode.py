@@ -1,15 +1,30 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from closed_form import DIMENSION, Quadratics, fresh, request
 from federations import holdings, network
 from fedunlearn.local import Learner
 
+<<<<<<< HEAD
 from fedunlearn import FedUnlearnError, Job, Replies, Reply, Schedule, State, flatten, method, unlearn
 from fedunlearn.core.vectors import views
+=======
+from fedunlearn import (
+    Classification,
+    ClientData,
+    Schedule,
+    State,
+    Status,
+    Terms,
+    flatten,
+    load,
+    method,
+    train,
+    unlearn,
+)
+from fedunlearn.client import Learner
+>>>>>>> tests1
 from fedunlearn.maths import distance
 from fedunlearn.methods.mode import MomentumDegradation
 
@@ -19,10 +34,8 @@ TARGET = "site-1"
 class Still(Quadratics):
     """Trains nothing: θ stays as it is."""
 
-    def train(self, jobs):
-        return Replies(
-            {c: Reply(torch.zeros(DIMENSION), reply.examples) for c, reply in super().train(jobs).items()}
-        )
+    def gradient(self, client, params):
+        return torch.zeros(DIMENSION)
 
 
 def degrade(federation: Quadratics, rounds: int = 6, **options: object):
@@ -50,54 +63,64 @@ def test_the_distance_to_a_frozen_model_shrinks_by_the_momentum():
 
 
 @pytest.mark.parametrize("guidance", ["all", "target", "none"])
-def test_the_target_never_trains_the_new_model(guidance):
-    phase, asked = MomentumDegradation(6, 0.05, guidance=guidance), request()
-    state = phase.start(asked, State(asked.params))
-    for number in (0, 2, 4):
-        jobs = phase.ask(asked, State(state.params, number, state.memory))
+def test_a_round_is_two_exchanges_and_the_target_never_trains_the_new_model(guidance):
+    federation, asked = Quadratics(), request()
+    phase = MomentumDegradation(3, 0.05, guidance=guidance)
+    outcome = unlearn([phase], asked, federation)
+    exchanges = federation.exchanged if guidance == "none" else federation.exchanged[::2]
+    assert len(exchanges) == 3
+    assert len(outcome.metrics) == 1 + 3
+    degraded = fresh("mode").params
+    for jobs, replies in exchanges:
         assert set(jobs) == set(asked.retained)
-        assert all(torch.equal(job.params, state.memory["degraded"]) for job in jobs.values())
-        assert {job.lr for job in jobs.values()} == {phase.degrade_lr}
+        assert all(torch.equal(job.params, degraded) for job in jobs.values())
+        assert {job.config["lr"] for job in jobs.values()} == {phase.degrade_lr}
+        degraded = degraded - replies.average()
+    assert torch.equal(outcome.state.memory["degraded"], degraded)
 
 
 @pytest.mark.parametrize(("guidance", "others"), [("all", 4), ("target", 0)])
 def test_guidance_averages_by_examples_over_everybody(guidance, others):
-    phase, asked = MomentumDegradation(6, 0.05, guidance=guidance), request()
-    memory = {"degraded": torch.zeros(DIMENSION), "examples": torch.tensor(49)}
-    state = State(asked.params, 1, memory)
-    jobs = phase.ask(asked, state)
+    federation, asked = Quadratics(), request()
+    outcome = unlearn([MomentumDegradation(1, 0.05, guidance=guidance)], asked, federation)
+    (_, taught), (jobs, replies) = federation.exchanged
     assert len(jobs) == 1 + others
-    assert jobs[TARGET].objective == "pseudo_labels"
-    assert torch.equal(jobs[TARGET].arrays["teacher"], memory["degraded"])
-    assert all(job.objective is None for client, job in jobs.items() if client != TARGET)
-    replies = Quadratics().train(jobs)
-    after = phase.tell(asked, state, replies)
-    examples = {"site-0": 10, TARGET: 11, "site-2": 12, "site-3": 13, "site-4": 14}
-    expected = sum(examples[c] / 60 * reply.displacement for c, reply in replies.items())
-    assert torch.allclose(state.params - after.params, expected, atol=1e-6)
+    theta = fresh("mode").params - taught.average()
+    pulled = 0.95 * asked.params + 0.05 * theta
+    assert jobs[TARGET].config["loss"] == "pseudo_labels"
+    assert torch.equal(jobs[TARGET].arrays["teacher"], theta)
+    assert all(job.config["loss"] == "task" for client, job in jobs.items() if client != TARGET)
+    assert all(torch.allclose(job.params, pulled, atol=1e-6) for job in jobs.values())
+    expected = sum(reply.examples / 60 * reply.moved for reply in replies.values())
+    assert torch.allclose(jobs[TARGET].params - outcome.params, expected, atol=1e-6)
+
+
+def test_a_round_whose_guidance_fails_is_done_again_as_a_whole():
+    heard, phases = [], [MomentumDegradation(3, 0.05)]
+    broken = unlearn(phases, request(), Quadratics(absent={TARGET: [4]}), listeners=[heard.append])
+    assert broken.status is Status.MISSING_REPLY
+    assert torch.equal(broken.params, heard[1].progress.state.params)
+    back = unlearn(phases, request(), Quadratics(), resume=heard[-1].progress)
+    assert torch.equal(back.params, unlearn(phases, request(), Quadratics()).params)
 
 
 def test_pseudo_labels_are_what_the_other_model_says():
     model, data = network("convolution"), holdings("convolution")["site-3"].train
     teacher = flatten(model) * torch.linspace(-1, 1, len(flatten(model)))
-    job = Job(flatten(model), "pseudo_labels", {"teacher": teacher}, lr=0.1, batch_size=99, seed=4)
-    moved = Learner(model).train(data, job).displacement
-    with torch.no_grad():
-        said = network("convolution").eval()
-        for parameter, piece in zip(said.parameters(), views(teacher, said), strict=True):
-            parameter.copy_(piece)
-        labels = said(data.x).argmax(1)
+    learner, terms = Learner(model, Classification()), Terms(lr=0.1, batch_size=99)
+    job = train(flatten(model), "pseudo_labels", arrays={"teacher": teacher})
+    moved = learner.perform("site-3", ClientData(data), job, terms).moved
+    said = network("convolution").eval()
+    load(said, State(teacher))
+    labels = said(data.x).argmax(1)
     assert not torch.equal(labels, data.y)
-    plain = Learner(model).train(data._replace(y=labels), Job(flatten(model), lr=0.1, batch_size=99, seed=4))
-    assert torch.allclose(moved, plain.displacement, atol=1e-7)
+    relabelled = ClientData(data._replace(y=labels))
+    plain = learner.perform("site-3", relabelled, train(flatten(model)), terms).moved
+    assert torch.allclose(moved, plain, atol=1e-7)
 
 
-def test_one_round_of_the_paper_is_two_of_ours():
-    assert [phase.rounds for phase in method["mode"](Schedule(10, 0.1, 3, 0.1))] == [20, 3]
-    assert [phase.rounds for phase in method["mode"](Schedule(10, 0.1, 3, 0.1), guidance="none")] == [10, 3]
-
-
-def test_without_new_models_it_is_refused():
-    asked = request()
-    with pytest.raises(FedUnlearnError, match="fresh"):
-        unlearn([MomentumDegradation(2, 0.1)], replace(asked, fresh=None), Quadratics())
+@pytest.mark.parametrize("guidance", ["all", "target", "none"])
+def test_a_round_of_the_paper_is_one_of_ours(guidance):
+    phases = method["mode"](Schedule(10, 0.1, 3, 0.1, pretrain_lr=0.5), guidance=guidance)
+    assert [phase.rounds for phase in phases] == [10, 3]
+    assert phases[0].degrade_lr == 0.5

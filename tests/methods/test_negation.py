@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from closed_form import Quadratics, request
+from closed_form import request
 from federations import network
 
-from fedunlearn import FedUnlearnError, Replies, Request, Schedule, State, flatten, method, unlearn
+from fedunlearn import FedUnlearnError, Request, Schedule, State, flatten, method
 from fedunlearn.core.vectors import shapes
 from fedunlearn.maths import distance
 from fedunlearn.methods.negation import WeightNegation
@@ -15,7 +13,7 @@ from fedunlearn.methods.negation import WeightNegation
 
 def negate(asked: Request, *layers: str, params: torch.Tensor | None = None) -> torch.Tensor:
     state = State(asked.params if params is None else params)
-    return WeightNegation(1, 0.1, layers).tell(asked, state, Replies({})).params
+    return WeightNegation(1, 0.1, layers).round(asked, state).params
 
 
 @pytest.mark.parametrize(
@@ -56,11 +54,6 @@ def test_the_first_weight_of_each_model_is_negated_and_no_gain(model, first):
 def test_an_unknown_layer_is_explained():
     with pytest.raises(FedUnlearnError, match="did you mean 'weight'"):
         negate(request(), "wight")
-
-
-def test_without_shapes_it_is_refused():
-    with pytest.raises(FedUnlearnError, match="shapes"):
-        unlearn([WeightNegation(1, 0.1)], replace(request(), shapes={}), Quadratics())
 
 
 def test_recovery_takes_the_learning_rate_of_pre_training():
