@@ -4,12 +4,7 @@ import pytest
 import torch
 from closed_form import DIMENSION, Quadratics, fresh, request
 from federations import holdings, network
-from fedunlearn.local import Learner
 
-<<<<<<< HEAD
-from fedunlearn import FedUnlearnError, Job, Replies, Reply, Schedule, State, flatten, method, unlearn
-from fedunlearn.core.vectors import views
-=======
 from fedunlearn import (
     Classification,
     ClientData,
@@ -24,7 +19,6 @@ from fedunlearn import (
     unlearn,
 )
 from fedunlearn.client import Learner
->>>>>>> tests1
 from fedunlearn.maths import distance
 from fedunlearn.methods.mode import MomentumDegradation
 

@@ -5,20 +5,15 @@ import copy
 import torch
 from closed_form import fresh, jobs_of, request
 from federations import holdings, network
-from fedunlearn.local import Learner
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import Classification, Schedule, State, Terms, flatten, method, step, train
 from fedunlearn.client import Learner
 from fedunlearn.core.seeds import generator
-<<<<<<< HEAD
-from fedunlearn.methods.rapid import QuasiNewton
-=======
 
 
 def rule(length: int):
     return step["quasi_newton"](train(torch.zeros(length), step="quasi_newton"))
->>>>>>> tests1
 
 
 def test_the_first_step_has_the_sign_of_the_gradient_and_the_length_of_the_learning_rate():

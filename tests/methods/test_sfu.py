@@ -6,8 +6,6 @@ import pytest
 import torch
 from closed_form import DIMENSION, Quadratics, drive, request
 from federations import TRAINING, holdings, network
-from fedunlearn.local import Learner
-from fedunlearn.uploads import LayerInputs, _columns
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
@@ -32,11 +30,7 @@ from fedunlearn import (
 from fedunlearn.client import Learner
 from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import load, shapes
-<<<<<<< HEAD
-from fedunlearn.methods.sfu import SubspaceAscent
-=======
 from fedunlearn.methods.sfu import SubspaceAscent, layer_inputs
->>>>>>> tests1
 
 TARGET = "site-2"
 NEARLY_ALL = 0.99999
