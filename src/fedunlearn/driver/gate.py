@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from ..core import Buffers, ClientId, Failure, Job, Jobs, Mean, Reason, Replies, Reply, Statistics
@@ -71,12 +72,16 @@ def _require_like(name: str, value: Tensor, expected: Tensor) -> None:
         )
     if value.dtype != expected.dtype:
         raise Refused(Reason.DTYPE, f"sent a {name} of type {value.dtype} instead of {expected.dtype}")
-    _require_finite(name, value)
+    _require_finite(name, value, expected)
 
 
-def _require_finite(name: str, value: Tensor) -> None:
-    if not finite(value):
-        raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
+def _require_finite(name: str, value: Tensor, expected: Tensor | None = None) -> None:
+    """Where the model itself is infinite, as attention masks of −∞ are, a reply may be so too."""
+    if finite(value) or (
+        expected is not None and torch.equal(value.isinf(), expected.isinf()) and not value.isnan().any()
+    ):
+        return
+    raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
 
 
 def _require_buffers(sent: Buffers, expected: Buffers) -> None:
