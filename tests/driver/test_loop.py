@@ -1,59 +1,87 @@
+"""The loop: rounds, learning rates, evaluations, events, buffers, stop rules and probes."""
+
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, request
-from fedunlearn.objectives import Minimise, objective
+from closed_form import CLIENTS, DIMENSION, NO_TERMS, PUBLIC, Quadratics, Spoiled, measured, request, times
 from torch import nn
 
 from fedunlearn import (
+    Above,
+    Below,
     ClientData,
+    Conflicts,
+    Event,
     Examples,
     FedUnlearnError,
+    Job,
     LocalTraining,
-    Replies,
+    Outcome,
     Request,
     Schedule,
     Sequential,
-    State,
+    Stage,
     Status,
+    Terms,
     flatten,
+    loss,
     method,
+    train,
     unlearn,
 )
+from fedunlearn.core import Mean
 from fedunlearn.core.seeds import derive, generator
+from fedunlearn.core.vectors import buffers
 from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 
+SHORT = Schedule(3, 0.1, 2, 0.01)
+
 
 class Listening(Quadratics):
-    """Remembers the jobs it was given."""
+    """Remembers the jobs it was given, with their terms, measuring included."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.jobs = []
+        self.heard: list[tuple[Mapping[str, Job], Terms]] = []
 
-    def train(self, jobs):
-        self.jobs.append(dict(jobs))
-        return super().train(jobs)
+    def exchange(self, jobs, terms=NO_TERMS):
+        self.heard.append((dict(jobs), terms))
+        return super().exchange(jobs, terms)
+
+    def trained(self) -> list[tuple[Mapping[str, Job], Terms]]:
+        return [
+            (jobs, terms) for jobs, terms in self.heard if {job.work for job in jobs.values()} == {"train"}
+        ]
 
 
 def test_the_learning_rate_decays_through_both_stages():
     federation = Listening()
-    unlearn(
-        method["fedosd"](Schedule(3, 0.1, 2, 0.01)), request(), federation, training=LocalTraining(decay=0.5)
-    )
-    rates = [next(iter(jobs.values())).lr for jobs in federation.jobs]
+    outcome = unlearn(method["fedosd"](SHORT), request(), federation, training=LocalTraining(decay=0.5))
+    rates = [terms.rate(next(iter(jobs.values()))) for jobs, terms in federation.trained()]
     assert rates == pytest.approx([0.1, 0.05, 0.025, 0.01 / 8, 0.01 / 16])
+    assert [row["lr"] for row in outcome.metrics[1:]] == pytest.approx(rates)
 
 
-def test_every_job_has_a_seed_of_its_own():
+def test_clients_are_told_epochs_and_batch_size():
     federation = Listening()
-    unlearn(method["fedosd"](Schedule(3, 0.1, 3, 0.1)), request(), federation)
-    seeds = [job.seed for jobs in federation.jobs for job in jobs.values()]
-    assert len(set(seeds)) == len(seeds)
+    unlearn(method["mode"](SHORT), request(), federation, training=LocalTraining(epochs=3, batch_size=7))
+    assert {(terms.epochs, terms.batch_size) for _, terms in federation.trained()} == {(3, 7)}
+
+
+def test_every_training_of_a_run_has_a_seed_of_its_own():
+    """MoDe trains clients twice in a round."""
+    federation = Listening()
+    unlearn(method["mode"](SHORT), request(), federation)
+    seeds = [terms.seed_of(client) for jobs, terms in federation.trained() for client in jobs]
+    assert len(set(seeds)) == len(seeds) == 3 * (4 + 5) + 2 * 4
+    other = Listening()
+    unlearn(method["mode"](SHORT), request(), other, seed=1)
+    assert not {*seeds} & {t.seed_of(client) for jobs, t in other.trained() for client in jobs}
 
 
 def test_pre_training_with_equal_clients_is_one_central_gradient_step():
@@ -78,7 +106,9 @@ def test_fedavg_weighs_by_examples():
 def test_metrics_of_a_round_have_the_documented_keys():
     outcome = unlearn(method["fedosd"](Schedule(2, 0.05, 1, 0.05)), request(), Quadratics())
     start, first, _, last = outcome.metrics
-    assert {"r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "target_acc", "loss_retained"} <= set(start)
+    assert {"asr", "r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "target_acc", "loss_retained"} <= set(
+        start
+    )
     assert {"sine", "amplification", "conflicts", "distance", "seconds", "bytes_up", "bytes_down"} <= set(
         first
     )
@@ -102,73 +132,140 @@ def test_evaluation_happens_as_often_as_asked_and_at_the_end_of_each_stage():
     assert [row["elapsed"] for row in outcome.metrics if "r_acc" in row] == [0, 4, 5, 8, 10]
 
 
-def test_evaluating_never_is_refused():
-    with pytest.raises(FedUnlearnError, match="evaluate_every = 0: it must be 1 or more"):
-        unlearn(method["fedosd"](Schedule(1, 0.05, 1, 0.05)), request(), Quadratics(), evaluate_every=0)
+@pytest.mark.parametrize("every", [0, -1, 1.5, True])
+def test_evaluating_in_steps_that_are_no_number_is_refused(every):
+    with pytest.raises(FedUnlearnError, match=r"evaluate_every = .*: it must be a whole number, 1 or more"):
+        unlearn(method["fedosd"](SHORT), request(), Quadratics(), evaluate_every=every)
 
 
-class Backdoored(Quadratics):
-    """Evaluates the targets' examples too: the model knows them as well as its loss is low."""
+def test_only_present_clients_of_the_request_are_measured():
+    class Left(Listening):
+        """A client leaves after the first round."""
 
-    def evaluate(self, params, buffers):
-        return {
-            client: {**row, "backdoor_accuracy": row["test_accuracy"], "backdoor_examples": 1}
-            for client, row in super().evaluate(params, buffers).items()
-        }
+        def present(self):
+            return super().present() - ({"site-3"} if len(getattr(self, "heard", [])) > 1 else set())
+
+    federation = Left()
+    outcome = unlearn([Averaging(2, 0.1)], request(clients=CLIENTS[:4]), federation)
+    who = [set(jobs) for jobs, _ in federation.heard if next(iter(jobs.values())).work == "measure"]
+    assert who == [set(CLIENTS[:4]), set(CLIENTS[:3]), set(CLIENTS[:3])]
+    assert "r_acc site-3" in outcome.metrics[0]
+    assert "r_acc site-3" not in outcome.metrics[-1]
+
+
+def test_listeners_hear_the_start_and_every_round_and_resume_from_any_of_them():
+    heard: list[Event] = []
+    phases = method["mode"](SHORT)
+    outcome = unlearn(phases, request(), Quadratics(), listeners=[heard.append], evaluate_every=2)
+    assert [(event.progress.phase, event.progress.state.round) for event in heard] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 1),
+        (1, 2),
+    ]
+    assert [event.metrics for event in heard] == list(outcome.metrics)
+    assert {event.phases for event in heard} == {phases}
+    for number, event in enumerate(heard):
+        again = unlearn(phases, request(), Quadratics(), resume=event.progress, evaluate_every=2)
+        assert torch.equal(again.params, outcome.params)
+        rest = measured(outcome)[number + 1 :] if number else measured(outcome)[1:]
+        assert measured(again) == rest
+
+
+def falling(name: str = "ascent", rounds: int = 20, **how: object) -> Outcome:
+    """A run of 20 rounds of unlearning and three of recovery, evaluated by its stop rules alone."""
+    phases = method[name](Schedule(rounds, 0.05, 3, 0.05))
+    return unlearn(phases, request(), Quadratics(), **{"evaluate_every": 100, **how})
 
 
 @pytest.mark.parametrize("name", ["ascent", "ewcsga", "fedosd"])
-def test_unlearning_ends_where_too_little_is_remembered(name):
-    def run(rounds: int, **how):
-        phases = method[name](Schedule(rounds, 0.05, 3, 0.05))
-        return unlearn(phases, request(), Backdoored(), evaluate_every=100, **how)
-
+def test_a_stop_rule_ends_unlearning_and_leaves_the_recovery(name):
     course = [
-        row["asr"]
-        for row in unlearn(method[name](Schedule(20, 0.05, 0, 0.05)), request(), Backdoored()).metrics
+        row["asr"] for row in falling(name, evaluate_every=1).metrics if row["stage"] != "post-training"
     ]
     bar = (course[0] + min(course)) / 2
-    heard = []
-    stopped = run(20, stop_below=bar, listeners=[heard.append])
+    heard: list[Event] = []
+    stopped = falling(name, stop=[Below("asr", bar)], listeners=[heard.append])
     (last,) = [row for row in stopped.metrics if row.get("status") == "converged"]
     assert last["asr"] < bar <= min(course[: last["elapsed"]])
-    assert f"{bar:g}" in last["reason"]
+    assert f"{bar:g}"[:5] in last["reason"]
     assert stopped.status is Status.DONE
     assert [row["stage"] for row in stopped.metrics[-3:]] == ["post-training"] * 3
     assert stopped.metrics[-4] is last
-    if name != "ewcsga":  # whose first round moves nothing
-        assert torch.equal(stopped.params, run(last["elapsed"]).params)
+    assert torch.equal(stopped.params, falling(name, last["elapsed"]).params)
     (there,) = [event.progress for event in heard if event.metrics is last]
-    assert torch.equal(run(20, stop_below=bar, resume=there).params, stopped.params)
-    assert torch.equal(run(20, stop_below=min(course) / 2).params, run(20).params)
+    assert torch.equal(falling(name, stop=[Below("asr", bar)], resume=there).params, stopped.params)
+    assert torch.equal(falling(name, stop=[Below("asr", min(course) / 2)]).params, falling(name).params)
+
+
+def test_any_of_several_stop_rules_counts_and_a_rule_may_look_upwards():
+    class Telling(Quadratics):
+        def measured(self, client, params):
+            return {
+                **super().measured(client, params),
+                "forget": {"loss": Mean(self.loss(client, params), 1)},
+            }
+
+    phases = method["ascent"](Schedule(20, 0.05, 0, 0.05))
+    bar = 1.1 * Quadratics().loss("site-1", request().params)
+    rules = [Above("loss_target", bar), Below("asr", 0.0)]
+    rows = unlearn(phases, request(), Telling(), stop=rules).metrics
+    assert rows[-1]["status"] == "converged"
+    assert len(rows) < 20
+    assert [row["loss_target"] > bar for row in rows] == [False] * (len(rows) - 1) + [True]
 
 
 def test_a_run_resumed_at_its_end_says_why_it_ended():
-    heard = []
+    heard: list[Event] = []
     phases = method["ascent"](Schedule(20, 0.05, 0, 0.05))[:1]
-    ended = unlearn(phases, request(), Backdoored(), stop_below=1.0, listeners=[heard.append])
-    assert ended.reason == "less than 1 is remembered"
-    again = unlearn(phases, request(), Backdoored(), stop_below=1.0, resume=heard[-1].progress)
+    how = {"stop": [Below("asr", 1.0)]}
+    ended = unlearn(phases, request(), Quadratics(), listeners=[heard.append], **how)
+    assert ended.reason == "every target meets a stop rule: Below(key='asr', value=1.0)"
+    again = unlearn(phases, request(), Quadratics(), resume=heard[-1].progress, **how)
     assert (again.status, again.reason) == (ended.status, ended.reason)
 
 
-def test_what_is_not_evaluated_cannot_end_unlearning():
-    with pytest.raises(FedUnlearnError, match="stop_below needs examples of the targets"):
-        unlearn(method["ascent"](Schedule(2, 0.05, 0, 0.05)), request(), Quadratics(), stop_below=0.1)
+def test_what_is_not_measured_cannot_end_unlearning():
+    federation = Listening()
+    with pytest.raises(FedUnlearnError, match=r"a stop rule needs 'asrr', which is not measured here"):
+        unlearn(method["ascent"](SHORT), request(), federation, stop=[Below("asrr", 0.1)])
+    assert not federation.trained()
 
 
-def test_a_broken_update_never_enters_the_model():
-    class Broken(Quadratics):
-        def train(self, jobs):
-            replies = super().train(jobs)
-            bad = torch.full((DIMENSION,), float("nan"))
-            return Replies(
-                {c: replace(r, displacement=bad) if c == "site-2" else r for c, r in replies.items()}
-            )
+def test_a_request_without_a_target_cannot_be_unlearned():
+    with pytest.raises(FedUnlearnError, match="names no target, so there is nothing to unlearn"):
+        unlearn(method["ascent"](SHORT), request(targets=()), Quadratics())
+    assert unlearn([Pretraining(1, 0.1)], request(targets=()), Quadratics()).status is Status.DONE
 
-    outcome = unlearn((Averaging(3, 0.1),), request(), Broken())
+
+def test_one_broken_update_never_enters_the_model_and_does_not_end_the_run():
+    broken = Spoiled(times(float("nan")), {"site-2"}, range(1, 4))
+    outcome = unlearn((Averaging(3, 0.1),), request(), broken)
+    without = Quadratics(absent={"site-2": range(1, 4)})
+    assert outcome.status is Status.DONE
+    assert torch.equal(outcome.params, unlearn((Averaging(3, 0.1),), request(), without).params)
+    assert [row["missing"] for row in outcome.metrics[1:]] == [1, 1, 1]
+    assert outcome.unheard == ("site-2",)
+
+
+def test_where_every_update_is_broken_the_run_ends_as_diverged_with_the_last_good_model():
+    outcome = unlearn((Averaging(3, 0.1),), request(), Spoiled(times(float("inf")), CLIENTS, {2}))
     assert outcome.status is Status.DIVERGED
-    assert "site-2" in outcome.reason
+    assert "round 2 of post-training" in outcome.reason
+    assert "lower the learning rate (now 0.1)" in outcome.reason
+    assert torch.equal(outcome.params, unlearn((Averaging(1, 0.1),), request(), Quadratics()).params)
+
+
+def test_a_step_that_is_not_finite_is_not_taken():
+    class Wild(Averaging):
+        def round(self, asked, state):
+            yield {client: train(state.params) for client in asked.asked}
+            return state.step(torch.full((DIMENSION,), torch.nan))
+
+    outcome = unlearn((Wild(3, 0.1),), request(), Quadratics())
+    assert outcome.status is Status.DIVERGED
     assert torch.equal(outcome.params, request().params)
 
 
@@ -200,11 +297,29 @@ def test_buffers_are_averaged_over_the_clients_that_stay():
     asked = Request(flatten(model), tuple(data), ("c",))
     federation = Sequential(model, data)
     outcome = unlearn((phase,), asked, federation, training=LocalTraining(batch_size=10))
-    jobs = phase.ask(asked, State(asked.params))
-    replies = federation.train({client: replace(job, lr=0.01, batch_size=10) for client, job in jobs.items()})
+    terms = Terms(lr=0.01, batch_size=10, seed=(0, 0, 0))
+    replies = federation.exchange({client: train(asked.params) for client in ("a", "b")}, terms)
     expected = replies["a"].buffers["1.running_mean"] * 0.4 + replies["b"].buffers["1.running_mean"] * 0.6
     assert torch.allclose(outcome.state.buffers["1.running_mean"], expected)
     assert outcome.state.buffers["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_a_mask_of_minus_infinity_may_lie_beside_the_parameters():
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(4, 2)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0, 0.0]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.dense(x.masked_fill(self.mask.isinf(), 0))
+
+    model, data = Masked(), shifted(["a", "b"])
+    for held in ({}, buffers(model)):
+        asked = Request(flatten(model), ("a", "b"), ("b",), buffers=held)
+        outcome = unlearn((Averaging(2, 0.1),), asked, Sequential(model, data))
+        assert outcome.status is Status.DONE, outcome.reason
+        assert torch.equal(outcome.state.buffers["mask"], model.mask)
 
 
 def test_batch_norm_models_do_not_depend_on_the_order_of_clients():
@@ -240,38 +355,27 @@ def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is():
     assert not torch.equal(outcome.params[:10], asked.params[:10])
 
 
-def test_an_objective_of_ones_own_serves_every_stage():
-    @objective("doubled", summary="test")
-    def _doubled(arrays):
-        return Minimise(lambda output, y: 2 * nn.functional.cross_entropy(output, y))
+def test_a_loss_of_ones_own_can_be_the_unlearning_loss():
+    @loss("test: squared", summary="test")
+    def _squared(task, job):
+        return lambda model, batch: unlearning_transform(task.losses(model, batch)).square().mean()
 
-    @objective("undoubled", summary="test")
-    def _undoubled(arrays):
-        return Minimise(lambda output, y: unlearning_transform(nn.functional.cross_entropy(output, y)))
-
-    federation = Listening()
-    unlearn(
-        method["fedosd"](Schedule(1, 0.1, 1, 0.1), objective="undoubled"),
-        request(),
-        federation,
-        training=LocalTraining(objective="doubled"),
-    )
-    assert {job.objective for job in federation.jobs[0].values()} == {"doubled", "undoubled"}
-    assert {job.objective for job in federation.jobs[1].values()} == {"doubled"}
     model, data = normalised(), shifted(["a", "b"])
-    training = LocalTraining(batch_size=10, objective="doubled")
     asked = Request(flatten(model), tuple(data), ("b",))
-    phases = method["fedosd"](Schedule(2, 0.1, 1, 0.1), objective="undoubled")
-    assert unlearn(phases, asked, Sequential(model, data), training=training).status is Status.DONE
+    own, plain = (
+        unlearn(method["fedosd"](Schedule(2, 0.1, 1, 0.1), objective=name), asked, Sequential(model, data))
+        for name in ("test: squared", "uce")
+    )
+    assert own.status is Status.DONE
+    assert not torch.equal(own.params, plain.params)
 
 
-def test_bad_requests_are_refused():
-    with pytest.raises(FedUnlearnError, match="nobody is left"):
-        request(targets=CLIENTS)
-    with pytest.raises(FedUnlearnError, match="site-9"):
-        request(targets=("site-9",))
-    with pytest.raises(FedUnlearnError, match="not in the federation"):
-        unlearn((), request(clients=(*CLIENTS, "site-7")), Quadratics())
+def test_a_client_that_is_not_here_is_refused_before_round_one():
+    for asked in (request(clients=(*CLIENTS, "site-7")), replace(request(), public="site-8")):
+        with pytest.raises(
+            FedUnlearnError, match=r"client 'site-[78]' of the request is not in the federation"
+        ):
+            unlearn((), asked, Quadratics())
 
 
 def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():
@@ -280,26 +384,29 @@ def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():
     assert 0 <= derive("anything") < 2**63
 
 
-@pytest.mark.parametrize(
-    "name", ["ascent", "ewcsga", "fupga", "sfu", "not", "fedrecovery", "puf", "mode", "fedkdu"]
-)
+@pytest.mark.parametrize("name", ["ascent", "ewcsga", "fupga", "sfu", "not", "fedrecovery", "puf", "fedkdu"])
 def test_counting_conflicts_changes_neither_result_nor_cost(name):
     phases = method[name](Schedule(3, 0.05, 3, 0.05))
-    plain = unlearn(phases, request(), Quadratics())
-    counted = unlearn(phases, request(), Quadratics(), count_conflicts=True)
+    plain, counted, silent = (
+        unlearn(phases, request(), Quadratics(), probes=probes)
+        for probes in ([Conflicts()], [Conflicts(ask=True)], [])
+    )
     assert torch.equal(plain.params, counted.params)
-    for one, other in zip(plain.metrics, counted.metrics, strict=True):
-        assert {k: v for k, v in other.items() if k not in ("conflicts", "seconds", "seconds_server")} == {
-            k: v for k, v in one.items() if k not in ("conflicts", "seconds", "seconds_server")
-        }
-    asking = ("ewcsga",)  # whose first round moves nothing
-    assert all("conflicts" in row for row in counted.metrics[1 + (name in asking) :])
+
+    def others(outcome: Outcome) -> list[dict[str, object]]:
+        return [{k: v for k, v in row.items() if k != "conflicts"} for row in measured(outcome)]
+
+    assert others(plain) == others(counted) == others(silent)
+    unlearning = [row for row in counted.metrics[1:] if row["stage"] == Stage.UNLEARNING]
+    assert all("conflicts" in row for row in unlearning)
     assert not all("conflicts" in row for row in plain.metrics[1:])
+    assert not any("conflicts" in row for row in silent.metrics)
 
 
 def test_conflicts_are_those_of_the_retained_clients_at_the_model_before_the_step():
     asked, federation = request(), Quadratics()
-    outcome = unlearn(method["not"](Schedule(1, 0.05, 0, 0.05)), asked, federation, count_conflicts=True)
+    phases = method["not"](Schedule(1, 0.05, 0, 0.05))
+    outcome = unlearn(phases, asked, federation, probes=[Conflicts(ask=True)])
     step = outcome.params - asked.params
     against = [float(federation.gradient(client, asked.params) @ step) > 0 for client in asked.retained]
     assert outcome.metrics[1]["conflicts"] == sum(against)
@@ -307,26 +414,29 @@ def test_conflicts_are_those_of_the_retained_clients_at_the_model_before_the_ste
 
 def test_where_nobody_can_say_no_conflicts_are_counted():
     silent = Quadratics(absent={client: [1] for client in CLIENTS})
-    outcome = unlearn(method["not"](Schedule(1, 0.05, 2, 0.05)), request(), silent, count_conflicts=True)
+    phases = method["not"](Schedule(1, 0.05, 2, 0.05))
+    outcome = unlearn(phases, request(), silent, probes=[Conflicts(ask=True)])
     assert "conflicts" not in outcome.metrics[1]
     assert outcome.status is Status.DONE
 
 
-def test_an_upload_is_looked_through_for_what_is_no_number_and_may_be_empty():
-    class Uploading(Quadratics):
-        def __init__(self, value: float) -> None:
-            super().__init__()
-            self._value = value
+def test_a_probe_of_ones_own_sees_the_round_and_adds_to_its_metrics():
+    def probe(round):
+        return {
+            "moved": float((round.after.params - round.before.params).norm()),
+            "who": ",".join(sorted(round.exchanges[0].jobs)),
+        }
 
-        def train(self, jobs):
-            arrays = {
-                "none": torch.empty(0),
-                "count": torch.tensor(3),
-                "some": torch.tensor([1.0, self._value]),
-            }
-            return Replies({c: replace(r, arrays=arrays) for c, r in super().train(jobs).items()})
+    outcome = unlearn((Averaging(2, 0.1),), request(), Quadratics(), probes=[probe])
+    assert outcome.metrics[1]["moved"] == pytest.approx(outcome.metrics[1]["distance"])
+    assert outcome.metrics[1]["who"] == "site-0,site-2,site-3,site-4"
 
-    assert unlearn((Averaging(2, 0.1),), request(), Uploading(2.0)).status is Status.DONE
-    broken = unlearn((Averaging(2, 0.1),), request(), Uploading(float("nan")))
-    assert broken.status is Status.DIVERGED
-    assert torch.equal(broken.params, request().params)
+
+def test_work_on_public_data_is_not_counted_as_a_cost_of_clients():
+    federation = Quadratics()
+    outcome = unlearn(method["fedkdu"](Schedule(1, 0.05, 5, 0.05)), request(), federation)
+    public = federation.asked().count({PUBLIC})
+    assert public > 0
+    rows = [row for row in outcome.metrics[1:] if row["local_trainings"] == 0]
+    assert len(rows) == 1 + public  # the erasure asks nobody
+    assert {row["bytes_down"] + row["bytes_up"] for row in rows} == {0}

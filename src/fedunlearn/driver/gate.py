@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, Failure, Job, Jobs, Mean, Reason, Replies, Reply, Statistics
@@ -100,7 +101,7 @@ def _require_like(name: str, value: Tensor, expected: Tensor) -> None:
     if (value.dtype, value.layout, value.device) != (expected.dtype, expected.layout, expected.device):
         told = [f"{each.dtype}, {each.layout} on {each.device}" for each in (value, expected)]
         raise Refused(Reason.DTYPE, f"sent a {name} of type {told[0]} instead of {told[1]}")
-    _require_finite(name, value)
+    _require_finite(name, value, expected)
 
 
 def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) -> None:
@@ -118,9 +119,13 @@ def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) ->
         _require_finite(f"array {name!r}", array)
 
 
-def _require_finite(name: str, value: Tensor) -> None:
-    if not finite(value):
-        raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
+def _require_finite(name: str, value: Tensor, expected: Tensor | None = None) -> None:
+    """Where the model itself is infinite, as attention masks of −∞ are, a reply may be so too."""
+    if finite(value) or (
+        expected is not None and torch.equal(value.isinf(), expected.isinf()) and not value.isnan().any()
+    ):
+        return
+    raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
 
 
 def _require_buffers(sent: Buffers, expected: Buffers) -> None:
