@@ -157,7 +157,7 @@ def test_every_engine_checks_before_it_starts(engine):
         engine(network(), {"site-3": (X, Y.float().unsqueeze(1))})
     with pytest.raises(FedUnlearnError, match=r"the model is a dict: give a torch.nn.Module"):
         engine({}, {"a": (X, Y)})
-    with pytest.raises(FedUnlearnError, match="task = .*Regression.*: give an instance"):
+    with pytest.raises(FedUnlearnError, match=r"task = .*Regression.*: give an instance"):
         engine(network(), {"a": (X, Y)}, task=Regression)
 
 
