@@ -206,8 +206,7 @@ def test_a_diverging_run_ends_as_diverged_with_the_last_finite_model(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("call", [2, 4])
+@pytest.mark.parametrize(("value", "call"), [(math.nan, 2), (math.inf, 4)])
 def test_where_no_update_is_finite_the_run_ends_with_the_last_finite_model(name, value, call):
     heard: list[Event] = []
     broken = Spoiled(times(value), {*CLIENTS, PUBLIC}, [call])

@@ -14,7 +14,7 @@ from fedunlearn.core import Mean, Reason
 
 TARGET, RETAINED = "site-1", "site-0"
 SHORT = Schedule(2, 0.05, 2, 0.05)
-CALLS = {"every round": range(1, 9), "round 2": [2], "post-training": [3]}
+CALLS = {"every round": range(1, 9), "post-training": [3]}
 
 
 def sends(**fields):
