@@ -26,6 +26,7 @@ from closed_form import (
 
 from fedunlearn import Event, FedUnlearnError, Regression, Schedule, Status, method, unlearn
 from fedunlearn.core import requirements
+from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.record import read_state, write_state
 
 TARGET = "site-1"
@@ -205,8 +206,7 @@ def test_a_diverging_run_ends_as_diverged_with_the_last_finite_model(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("call", [2, 4])
+@pytest.mark.parametrize(("value", "call"), [(math.nan, 2), (math.inf, 4)])
 def test_where_no_update_is_finite_the_run_ends_with_the_last_finite_model(name, value, call):
     heard: list[Event] = []
     broken = Spoiled(times(value), {*CLIENTS, PUBLIC}, [call])
@@ -240,6 +240,16 @@ def test_a_requirement_that_is_not_met_is_refused_before_the_first_round(name, n
         asked = replace(asked, history=asked.history.only(asked.history.kinds - {need}))
     with pytest.raises(FedUnlearnError, match=f"needs {need}"):
         unlearn(phases(name), asked, federation)
+
+
+def test_a_requirement_that_nobody_knows_is_explained():
+    class Demanding(Averaging):
+        needs = frozenset({"norm"})
+
+    with pytest.raises(
+        FedUnlearnError, match="Demanding needs 'norm', which is unknown; did you mean 'norms'"
+    ):
+        unlearn([Demanding(1, 0.1)], request(), Quadratics())
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -14,7 +14,7 @@ from fedunlearn.core import Mean, Reason
 
 TARGET, RETAINED = "site-1", "site-0"
 SHORT = Schedule(2, 0.05, 2, 0.05)
-CALLS = {"every round": range(1, 9), "round 2": [2], "post-training": [3]}
+CALLS = {"every round": range(1, 9), "post-training": [3]}
 
 
 def sends(**fields):
@@ -201,6 +201,18 @@ def test_replies_of_strangers_and_of_clients_that_were_not_asked_are_left_out(na
     assert all("mallory" not in replies for replies in seen)
     assert {replies.missing["mallory"].reason for replies in seen} == {Reason.UNASKED}
     assert not any("missing" in row for row in crowded.metrics)
+
+
+def test_where_only_a_stranger_answers_the_reason_is_that_of_the_clients():
+    class Deserted(Quadratics):
+        def exchange(self, jobs, terms):
+            if all(job.work == "measure" for job in jobs.values()):
+                return super().exchange(jobs, terms)
+            return Replies({"a stranger": Reply(torch.ones(DIMENSION), 1)})
+
+    outcome = unlearn(phases("fedosd", SHORT), request(), Deserted())
+    assert outcome.status is Status.MISSING_REPLY
+    assert outcome.reason == "nobody answered in round 1 of unlearning (did not answer): resume later"
 
 
 @pytest.mark.parametrize("total", [math.nan, -math.inf, "much", None, 10**400], ids=lambda v: str(v)[:4])
