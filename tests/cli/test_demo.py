@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedunlearn.report import stages
+from fedunlearn.report import read_run
 
 
 def check_promise(folder):
-    start, unlearned, recovered = stages(folder).values()
+    start, unlearned, recovered = read_run(folder).stages.values()
     assert start["asr"] >= 0.70
     assert unlearned["asr"] <= 0.02
     assert recovered["asr"] <= 0.08

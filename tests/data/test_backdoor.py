@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedunlearn.core import Examples, FedUnlearnError
+from fedunlearn import Examples, FedUnlearnError
 from fedunlearn.data import Trigger, poison, trigger, triggered
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunlearn.core import Examples, FedUnlearnError
+from fedunlearn import Examples, FedUnlearnError
 from fedunlearn.core.registry import dataset
 from fedunlearn.data import Dataset, data_directory, load, where
 from fedunlearn.data.sources import SETTING, SOURCES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunlearn.core import ClientData, Examples, FedUnlearnError
+from fedunlearn import ClientData, Examples, FedUnlearnError
 from fedunlearn.data import Dataset, Population, populate, trigger
 
 

@@ -370,12 +370,18 @@ def test_a_loss_of_ones_own_can_be_the_unlearning_loss():
     assert not torch.equal(own.params, plain.params)
 
 
-def test_a_client_that_is_not_here_is_refused_before_round_one():
-    for asked in (request(clients=(*CLIENTS, "site-7")), replace(request(), public="site-8")):
-        with pytest.raises(
-            FedUnlearnError, match=r"client 'site-[78]' of the request is not in the federation"
-        ):
-            unlearn((), asked, Quadratics())
+def test_public_data_that_is_not_here_is_refused_before_round_one():
+    with pytest.raises(FedUnlearnError, match="'site-8', which holds the public data, is not present"):
+        unlearn((), replace(request(), public="site-8"), Quadratics())
+
+
+def test_a_client_that_is_not_here_is_named_and_waited_for():
+    phases = method["finetune"](Schedule(1, 0.1, 1, 0.1))
+    with pytest.warns(UserWarning, match="client 'site-7' of the request is not present"):
+        outcome = unlearn(phases, request(clients=(*CLIENTS, "site-7")), Quadratics())
+    assert outcome.status is Status.DONE
+    assert outcome.unheard == ("site-7",)
+    assert torch.equal(outcome.params, unlearn(phases, request(), Quadratics()).params)
 
 
 def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():

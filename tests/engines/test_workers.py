@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 from federations import forget, holdings, network, same
-from fedunlearn.objectives import Minimise
 
-from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, flatten, objective
+from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, Terms, flatten, loss, train
 from fedunlearn.engines import workers
 from fedunlearn.engines.workers import WorkerPool
 from fedunlearn.record import locked
@@ -25,9 +24,12 @@ from fedunlearn.record import locked
 HERE = Path(__file__).parent
 
 
-def jobs(**fields: object) -> dict[str, Job]:
+TERMS = Terms(lr=0.1, batch_size=4)
+
+
+def jobs(loss: str = "task") -> dict[str, Job]:
     params = flatten(network("mlp"))
-    return {client: Job(params, lr=0.1, batch_size=4, **fields) for client in holdings("mlp")}
+    return {client: train(params, loss) for client in holdings("mlp")}
 
 
 def children(parent: int) -> list[int]:
@@ -151,11 +153,11 @@ def test_tasks_that_other_workers_have_finished_do_not_run_again(tmp_path):
 def test_a_worker_killed_between_rounds_is_replaced():
     before = set(children(os.getpid()))
     with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
-        first = federation.train(jobs())
+        first = federation.exchange(jobs(), TERMS)
         for worker in set(children(os.getpid())) - before:
             os.kill(worker, signal.SIGKILL)
         with pytest.warns(UserWarning, match="run again"):
-            second = federation.train(jobs())
+            second = federation.exchange(jobs(), TERMS)
     assert all(torch.equal(first[c].displacement, second[c].displacement) for c in first)
 
 
@@ -177,23 +179,23 @@ def test_workers_that_always_die_end_the_run_with_a_reason():
             FedUnlearnError, match=r"failed 3 times in one round \(.* ended with code 7\): use fewer workers"
         ),
     ):
-        federation.train(jobs())
+        federation.exchange(jobs(), TERMS)
 
 
 def test_what_a_client_raises_reaches_the_user():
-    @objective("broken", summary="test")
-    def _broken(arrays):
-        def loss(output, y):
+    @loss("broken", summary="test")
+    def _broken(task, job):
+        def minimised(model, batch):
             raise ZeroDivisionError("in the user's loss")
 
-        return Minimise(loss)
+        return minimised
 
     with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
         with pytest.raises(RuntimeError, match="in the user's loss"):
-            federation.train(jobs(objective="broken"))
+            federation.exchange(jobs("broken"), TERMS)
         with pytest.raises(FedUnlearnError, match="did you mean 'uce'"):
-            federation.train(jobs(objective="ucee"))
-        assert len(federation.train(jobs())) == 5
+            federation.exchange(jobs("ucee"), TERMS)
+        assert len(federation.exchange(jobs(), TERMS)) == 5
 
 
 def test_a_model_that_cannot_be_pickled_is_no_obstacle():
@@ -213,10 +215,10 @@ def test_closing_leaves_no_process_and_no_file():
     before = left()
     for _ in range(3):
         with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
-            federation.train(jobs())
+            federation.exchange(jobs(), TERMS)
         del federation
     forgotten = Parallel(network("mlp"), holdings("mlp"), workers=2)
-    forgotten.train(jobs())
+    forgotten.exchange(jobs(), TERMS)
     del forgotten
     assert left() == before
 
@@ -249,7 +251,7 @@ def test_workers_that_cannot_be_started_are_one_sentence():
 def test_workers_die_with_a_killed_parent_and_leave_no_shared_memory(tmp_path):
     def train():
         with Parallel(network("mlp"), holdings("mlp"), workers=3) as federation:
-            while federation.train(jobs(epochs=20)):
+            while federation.exchange(jobs(epochs=20), TERMS):
                 (tmp_path / "round").touch()
 
     parent = forked(train)
@@ -299,7 +301,7 @@ def test_ctrl_c_during_the_fork_does_not_reach_a_worker(capfd):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
         with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
-            federation.train(jobs())
+            federation.exchange(jobs(), TERMS)
 
     assert os.waitpid(forked(train), 0)[1] == 0
     assert capfd.readouterr().err == ""
@@ -344,27 +346,27 @@ def test_a_parent_that_used_several_threads_can_still_fork(tmp_path):
 
 def test_an_engine_serves_the_process_that_made_it():
     with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
-        expected = federation.train(jobs())
+        expected = federation.exchange(jobs(), TERMS)
         child = os.fork()
         if child == 0:
             try:
-                federation.train(jobs())
+                federation.exchange(jobs(), TERMS)
             except FedUnlearnError:
                 os._exit(0)
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        again = federation.train(jobs())
+        again = federation.exchange(jobs(), TERMS)
     assert all(torch.equal(expected[c].displacement, again[c].displacement) for c in expected)
 
 
-def test_an_objective_registered_later_is_known_to_the_workers():
+def test_a_loss_registered_later_is_known_to_the_workers():
     with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
-        federation.train(jobs())
+        federation.exchange(jobs(), TERMS)
 
-        @objective("test: later", summary="test")
-        def _later(arrays):
-            return objective["uce"](arrays)
+        @loss("test: later", summary="test")
+        def _later(task, job):
+            return lambda model, batch: -task.loss(model, batch)
 
-        later = federation.train(jobs(objective="test: later"))
-        expected = federation.train(jobs(objective="uce"))
+        later = federation.exchange(jobs("test: later"), TERMS)
+        expected = federation.exchange(jobs("ascent"), TERMS)
     assert all(torch.equal(later[c].displacement, expected[c].displacement) for c in expected)

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from fedunlearn.core import Examples, FedUnlearnError, Status
+from fedunlearn import Examples, FedUnlearnError, Status
 from fedunlearn.experiment import Data, Experiment, specimen
 from fedunlearn.methods import method
 from fedunlearn.reproduction import gallery

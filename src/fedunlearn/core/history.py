@@ -64,11 +64,18 @@ class History:
         return heard
 
     def without(self, clients: Iterable[ClientId]) -> History:
-        """This history without the rows of clients that have been forgotten, and without models of theirs."""
+        """This history without the rows of clients that have been forgotten, and without models of theirs.
+
+        The local models of all clients go as well: their training began with a model that knew the others.
+        """
         gone = set(clients)
         left = {f"cluster-{int(row)}" for c, row in self.rows.get("member", {}).items() if c in gone}
         return History(
-            {kind: {c: row for c, row in rows.items() if c not in gone} for kind, rows in self.rows.items()},
+            {
+                kind: {client: row for client, row in rows.items() if client not in gone}
+                for kind, rows in self.rows.items()
+                if kind != "locals"
+            },
             {name: value for name, value in self.shared.items() if name not in left},
         )
 

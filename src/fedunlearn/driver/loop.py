@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from ..core import (
     State,
     Status,
     Terms,
+    did_you_mean,
     require_count,
     requirements,
 )
@@ -134,20 +136,23 @@ class _Run:
 
     def check(self, evaluate_every: int) -> None:
         """Refuses before round one what could not be run."""
-        request = self.request
-        members = {*request.clients, *([request.public] if request.public else [])}
-        absent = sorted(members - self.federation.present())
-        if absent:
-            raise FedUnlearnError(f"client {absent[0]!r} of the request is not in the federation")
+        request, present = self.request, self.federation.present()
+        if request.public and request.public not in present:
+            raise FedUnlearnError(
+                f"{request.public!r}, which holds the public data, is not present: add it"
+            )
+        if absent := sorted({*request.clients} - present):
+            known = did_you_mean(absent[0], present - {*request.clients} or present)
+            warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=3)
         require_count("evaluate_every", evaluate_every, 1)
         if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in self.phases):
             raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
         for phase in self.phases:
-            learners = phase.learners(request)
-            if len(learners) < self.participation.minimum:
+            there = present.intersection(phase.learners(request))
+            if len(there) < self.participation.minimum:
                 raise FedUnlearnError(
-                    f"{len(learners)} clients can train and the minimum is {self.participation.minimum}: "
-                    "lower the minimum"
+                    f"{len(there)} clients that can train are present and the minimum is "
+                    f"{self.participation.minimum}: wait for others, or lower the minimum"
                 )
         requirements.check(self.phases, request, self.federation)
 
@@ -166,6 +171,7 @@ class _Run:
         exchanges: list[Exchange] = []
         request = self._participating(phase, progress)
         try:
+            self._require_present(phase, request, before)
             after = self._exchanged(phase, request, before, decay, progress.phase, exchanges, clock)
         except MissingReply as missing:
             after = _halted(phase, before, missing, exchanges)
@@ -224,10 +230,17 @@ class _Run:
                 clients=tuple(c for c in request.clients if c not in progress.finished),
                 targets=tuple(t for t in request.targets if t not in progress.finished),
             )
-        if self.participation == Participation() and phase.learners(request) == request.retained:
-            return request
+        present = self.federation.present()
+        there = tuple(client for client in phase.learners(request) if client in present)
         names = (self.seed, progress.phase, progress.state.round)
-        return replace(request, participants=self.participation.draw(phase.learners(request), *names))
+        return replace(request, participants=self.participation.draw(there, *names))
+
+    def _require_present(self, phase: Phase, request: Request, before: State) -> None:
+        if len(request.asked) < self.participation.minimum:
+            raise MissingReply(
+                f"{len(request.asked)} clients that can train are present in round {before.round + 1} of "
+                f"{phase.stage}, and the minimum is {self.participation.minimum}: resume later"
+            )
 
     def _exchanged(
         self,
