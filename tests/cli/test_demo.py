@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedunlearn.report import stages
+from fedunlearn.record import read_metrics
 
 
 def check_promise(folder):
-    start, unlearned, recovered = stages(folder).values()
+    ends = {row["stage"]: row for row in read_metrics(folder) if "r_acc" in row}
+    start, unlearned, recovered = (ends[stage] for stage in ("start", "unlearning", "post-training"))
     assert start["asr"] >= 0.70
     assert unlearned["asr"] <= 0.02
     assert recovered["asr"] <= 0.08
