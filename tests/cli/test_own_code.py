@@ -86,4 +86,4 @@ def test_a_model_that_wants_all_memory_ends_in_one_sentence(refused, small, tmp_
         "    return Hungry(784, classes)\n"
     )
     sentence = refused("run", small, "model=hungry", "--use", "hungry.py", "--workers", 2)
-    assert "out of memory: use fewer --workers" in sentence
+    assert "out of memory: use fewer" in sentence
