@@ -93,7 +93,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a self-contained HTML report on runs or comparisons, finished or not."""
+    """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
     from ..report import write_report
 
     file = file or (runs[0] if len(runs) == 1 else Path()) / "report.html"
