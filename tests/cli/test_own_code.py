@@ -75,13 +75,15 @@ def test_code_that_is_not_there(refused_here, small):
 
 def test_a_model_that_wants_all_memory_ends_in_one_sentence(refused, small, tmp_path):
     (tmp_path / "hungry.py").write_text(
-        "import torch\nfrom fedunlearn import model\n\n\n"
+        "import multiprocessing\nimport torch\nfrom fedunlearn import model\n\n\n"
         "class Hungry(torch.nn.Linear):\n"
         "    def forward(self, x):\n"
-        "        return super().forward(x.flatten(1)) + torch.empty(2**50).sum()\n\n\n"
+        "        if multiprocessing.parent_process():  # in a worker\n"
+        "            torch.empty(2**50)\n"
+        "        return super().forward(x.flatten(1))\n\n\n"
         '@model("hungry")\n'
         "def hungry(classes, shape):\n"
         "    return Hungry(784, classes)\n"
     )
     sentence = refused("run", small, "model=hungry", "--use", "hungry.py", "--workers", 2)
-    assert "out of memory: use fewer --workers" in sentence
+    assert "out of memory: use fewer" in sentence

@@ -22,7 +22,7 @@ SETTABLE = ("run", "compare")
 
 app = typer.Typer(
     name="fedunlearn",
-    help="Federated unlearning: take a client's influence out of a trained model.",
+    help="Federated unlearning: remove a client's influence from a trained model.",
     epilog="Start with: fedunlearn demo",
     no_args_is_help=True,
     add_completion=False,
@@ -40,7 +40,7 @@ app.command()(listings.methods)
 app.command()(listings.datasets)
 app.command()(listings.models)
 
-data = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+data = typer.Typer(help="Find and download data sets.", no_args_is_help=True)
 data.command("get", epilog="Example: fedunlearn data get mnist")(listings.get)
 data.command("where", epilog="Example: fedunlearn data where fmnist")(listings.where)
 app.add_typer(data, name="data")
@@ -50,7 +50,7 @@ app.add_typer(data, name="data")
 def about(
     version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
 ) -> None:
-    """Federated unlearning: take a client's influence out of a trained model."""
+    """Federated unlearning: remove a client's influence from a trained model."""
     if version:
         from importlib.metadata import version as installed
 

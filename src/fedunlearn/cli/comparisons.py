@@ -24,25 +24,27 @@ if TYPE_CHECKING:
 def compare(
     experiment: Annotated[Path, typer.Argument(help="A TOML file with methods.", show_default=False)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that override the file.")
     ] = None,
     scale: Annotated[
-        str | None, typer.Option("--scale", help="One of the scales of the file; its first unless given.")
+        str | None, typer.Option("--scale", help="A scale defined in the file; the first one by default.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this row or column; repeatable.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
     at: Annotated[
         list[int] | None,
-        typer.Option("--at", min=0, help="Show ASR / R-Acc after so many rounds; repeatable."),
+        typer.Option("--at", min=0, help="Also show ASR and R-Acc after this many rounds; repeatable."),
     ] = None,
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
     use: Use = None,
 ) -> None:
-    """Run several methods on the same requests and show them in tables; continues where it was stopped.
+    """Compare methods on the same requests, in tables. Continues where it was stopped.
 
-    The folder is runs/NAME, followed by scale and overrides, unless --out names another.
+    The folder is runs/NAME plus the scale and the overrides, unless --out is given.
     """
     from ..comparison import read_comparison
     from ..record import write
@@ -70,18 +72,20 @@ def compare(
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="A table or figure, also as table6; lists them if not given.")
+        str | None, typer.Argument(help="A table or figure, such as table6; omit it to list them.")
     ] = None,
-    scale: Annotated[str, typer.Option("--scale", help="paper, or laptop: smaller.")] = "laptop",
-    only: Annotated[list[str] | None, typer.Option("--only", help="A row or column; repeatable.")] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    scale: Annotated[str, typer.Option("--scale", help="paper, or laptop, which is smaller.")] = "laptop",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this row or column; repeatable.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
 ) -> None:
-    """Run a table or figure of the paper, and show ours, the paper's and the difference.
+    """Reproduce a table or figure of the paper: our results, the paper's, and the difference.
 
-    Continues where it was stopped. The folder, shared by all tables of a scale, is runs/reproduce-SCALE.
+    Continues where it was stopped. All tables of a scale share the folder runs/reproduce-SCALE.
     """
     from ..reproduction import check_scale, collected, draw, named, plan, read_columns, titles
 
@@ -126,7 +130,7 @@ def _side_by_side(
 
 
 def _carry_out(wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None) -> None:
-    """The runs of a comparison that are missing, in one display."""
+    """Performs the missing runs of a comparison in one display."""
     from ..comparison import carry_out, planned
     from .progress import Display
 

@@ -13,16 +13,14 @@ from .options import Use
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, for its details.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="A method to describe.", show_default=False)] = None,
     use: Use = None,
 ) -> None:
-    """List the unlearning methods, or describe one: its paper, what it needs, its options."""
+    """List the unlearning methods, or describe one."""
     from ..methods import Schedule, method
 
     if name is None:
-        print_list(
-            ["method", "what it does"], ([entry.name, entry.about.get("summary", "-")] for entry in method)
-        )
+        print_list(["method", "summary"], ([entry.name, entry.about.get("summary", "-")] for entry in method))
         out.print("\nDetails: fedunlearn methods NAME")
         return
     entry = method.entry(name)
@@ -34,7 +32,7 @@ def methods(
     ]
     about = {
         "paper": entry.about.get("paper", "-"),
-        "what it does": entry.about.get("summary", "-"),
+        "summary": entry.about.get("summary", "-"),
         "online": entry.about.get("online", "-"),
         "needs": ", ".join(sorted(needs)) or "-",
         "options": "\n".join(options) or "-",
@@ -43,12 +41,12 @@ def methods(
 
 
 def datasets() -> None:
-    """List the data sets and where they are."""
+    """List the data sets and their locations."""
     from ..core.registry import dataset
     from ..data import where
 
     print_list(
-        ["dataset", "what it is, and where"],
+        ["dataset", "description and location"],
         (
             [
                 entry.name,
@@ -74,7 +72,7 @@ def models(use: Use = None) -> None:
             return "-"
 
     print_list(
-        ["model", "inputs", "parameters", "what it is"],
+        ["model", "inputs", "parameters", "description"],
         (
             [entry.name, inputs, parameters(entry.name, inputs), entry.about.get("summary", "-")]
             for entry in model
@@ -84,14 +82,14 @@ def models(use: Use = None) -> None:
 
 
 def get(name: Annotated[str, typer.Argument(help="A data set.", show_default=False)]) -> None:
-    """Download a data set, checked against its published checksum."""
+    """Download a data set and verify its published checksum."""
     from ..data import fetch
 
     out.print(str(fetch(name)), soft_wrap=True)
 
 
 def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None) -> None:
-    """Show the data directory, or where one data set was found."""
+    """Show the data directory, or the location of a data set."""
     from .. import data as sources
 
     if name is None:

@@ -12,15 +12,15 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Processes that train clients; one per core unless given.",
+        help="Number of worker processes; one per core by default.",
         show_default=False,
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder.", show_default=False)]
 
 
 def _installed(names: list[str] | None) -> list[str]:
-    """The trackers that are asked for, each refused before anything runs if it is not there."""
+    """The trackers to use; one that is not installed is refused before anything runs."""
     wanted = list(dict.fromkeys(names or []))
     if wanted:
         from ..trackers import require
@@ -34,7 +34,7 @@ Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
-        help="Also write metrics for tensorboard or mlflow; repeatable.",
+        help="Also log metrics to tensorboard or mlflow; repeatable.",
         callback=_installed,
         show_default=False,
     ),

@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 1,
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
 ) -> None:
-    """FedOSD end to end on embedded Fashion-MNIST: train, unlearn, recover; in about a minute."""
+    """Run FedOSD end to end on the embedded Fashion-MNIST. Takes about a minute."""
     from ..experiment import read
 
     experiment = read(Path(__file__).parents[1] / "demo.toml", [f"seed={seed}"])
     folder = folder or _unused(Path("runs/demo"), experiment)
     out.print(
         f"{experiment.data.clients} clients train on Fashion-MNIST; one plants a backdoor in the model.\n"
-        "FedOSD takes that client's influence out, then the others repair what it cost them.\n"
+        "FedOSD removes that client's influence; the other clients then recover their accuracy.\n"
     )
-    _show_progress(experiment, folder, workers, track)
+    _carry_out(experiment, folder, workers, track)
 
 
 def run(
     experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the file's.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that override the file.")
     ] = None,
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
     use: Use = None,
 ) -> None:
-    """Run an experiment: pre-train (or take ω⁰ from the cache), unlearn, post-train.
+    """Run an experiment: pre-train (or load ω⁰ from the cache), unlearn, post-train.
 
-    The folder is runs/NAME, followed by the overrides, unless --out names another.
+    The run folder is runs/NAME plus the overrides, unless --out is given.
     """
     from ..experiment import read
 
     wanted = read(experiment, overrides or [], use=use or [])
     folder = folder or Path("runs") / "-".join([wanted.name, *map(in_folder_name, overrides or [])])
-    _show_progress(wanted, folder, workers, track)
+    _carry_out(wanted, folder, workers, track)
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
     workers: Workers = None,
     track: Track = None,
     use: Use = None,
 ) -> None:
-    """Continue a run that was stopped or killed; it ends in the same model as an unbroken one.
+    """Continue a run that was stopped or killed. It ends in the same model as an uninterrupted run.
 
     A finished run is shown again: its report and curves are rebuilt, and it is tracked if it was not.
     The Python files of the run are imported again; name those that have moved with --use.
@@ -77,7 +77,7 @@ def resume(
         with Display(out, {}) as display, listening(display.run(), folder, track):
             _print_result(folder)
     else:
-        _show_progress(recorded(folder), folder, workers, track)
+        _carry_out(recorded(folder), folder, workers, track)
 
 
 def report(
@@ -87,7 +87,11 @@ def report(
     ],
     file: Annotated[
         Path | None,
-        typer.Option("--out", help="The file; report.html in the folder of one run.", show_default=False),
+        typer.Option(
+            "--out",
+            help="Output file; report.html by default, in the run folder if there is one run.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Write one HTML file about a run, several runs or a comparison, finished or not; it needs no network."""
@@ -106,12 +110,12 @@ def listening(
     runs: Path | None = None,
 ) -> Iterator[Listener]:
     """Progress and trackers of a run, as one listener."""
-    with ExitStack() as open_ones:
-        listeners: list[Listener] = [open_ones.enter_context(display)]
+    with ExitStack() as stack:
+        listeners: list[Listener] = [stack.enter_context(display)]
         if track:
             from ..trackers import tracker
 
-            listeners += [open_ones.enter_context(tracker[name](folder, runs=runs)) for name in track]
+            listeners += [stack.enter_context(tracker[name](folder, runs=runs)) for name in track]
 
         def tell(event: Event) -> None:
             for listener in listeners:
@@ -120,7 +124,7 @@ def listening(
         yield tell
 
 
-def _show_progress(
+def _carry_out(
     experiment: Experiment, folder: Path, workers: int | None, track: Sequence[str] | None
 ) -> None:
     """Performs a run, or what is left of it, with its progress, and prints the result."""

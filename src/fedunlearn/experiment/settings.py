@@ -55,32 +55,32 @@ class Data(Table):
     """Which examples, and how they are spread over clients."""
 
     dataset: str = "fashion-demo"
-    """A name that `fedunlearn datasets` lists."""
+    """Name of a data set; `fedunlearn datasets` lists them."""
     partition: str = "pat-50"
-    """`pat-10`, `pat-20`, `pat-50` (each client has so many percent of the classes), `iid` or `dirichlet`."""
+    """`pat-10`, `pat-20`, `pat-50` (a client holds that percentage of the classes), `iid` or `dirichlet`."""
     clients: Annotated[int, Field(ge=2, le=2**63 - 1)] = 10
-    """How many."""
+    """Number of clients."""
     fraction: Share = 1.0
-    """The share of the data set that is used."""
+    """Share of the data set that is used."""
     public: Natural = 0
-    """So many examples are kept from all clients, for methods that distil."""
+    """Number of public examples, held by no client, for methods that distil."""
     directory: Place | None = None
-    """Where the data set is, if not in `FEDUNLEARN_DATA`."""
+    """Folder of the data set, if it is not in `FEDUNLEARN_DATA`."""
     options: dict[str, Any] = {}
-    """Of the partition; `dirichlet` has `alpha` and `minimum`."""
+    """Options of the partition; `dirichlet` has `alpha` and `minimum`."""
 
 
 class Backdoor(Table):
     """The trigger that makes forgetting visible."""
 
     enabled: bool = True
-    """Without it, what is measured is the accuracy on what is to be forgotten."""
+    """If false, forgetting is measured by the accuracy on the data to be forgotten."""
     pretrain_share: Share = 0.8
-    """Of the targets' examples, triggered in pre-training."""
+    """Share of the targets' examples that carry the trigger in pre-training."""
     unlearn_share: Share = 1.0
-    """Of the targets' examples, triggered in unlearning."""
-    value: Annotated[float, Field(allow_inf_nan=False)] = 0.8333
-    """Of the trigger's pixels, as the model sees them."""
+    """Share of the targets' examples that carry the trigger in unlearning."""
+    value: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] = 0.8333
+    """Value of the trigger's pixels, as the model sees them."""
 
 
 class Erasure(Table):
@@ -89,53 +89,53 @@ class Erasure(Table):
     level: Literal["client", "sample", "class"] = "client"
     """`client`, `sample`, or `class`, which needs `backdoor.enabled = false`."""
     targets: Count | str | list[str] = 1
-    """How many clients, drawn by the seed, or their names: `["client-3"]`."""
+    """Number of clients, drawn by the seed, or their names: `["client-3"]`."""
     share: Share = 0.1
-    """Of the targets' examples, with `level = "sample"`."""
+    """Share of the targets' examples to forget, with `level = "sample"`."""
     label: Natural = 0
-    """The class, with `level = "class"`."""
+    """Class to forget, with `level = "class"`."""
 
 
 class Training(Table):
     """How clients train locally, in every stage."""
 
     epochs: Count = 1
-    """Passes over the client's data in a round."""
+    """Passes over a client's data per round."""
     batch_size: Count = 200
-    """Examples in a step."""
+    """Examples per step."""
     decay: Share = 0.999
-    """The learning rate is multiplied by this after every round; both stages of a request count as one."""
+    """Factor of the learning rate after every round; unlearning and recovery share one count of rounds."""
 
 
 class StagePlan(Table):
-    """The rounds in which the retained clients repair what unlearning cost them: post-training."""
+    """Post-training: the retained clients repair the damage that unlearning did to their accuracy."""
 
     rounds: Natural = 100
-    """How many."""
+    """Number of rounds."""
     lr: Rate = 0.01
-    """The learning rate, before decay."""
+    """Learning rate before decay."""
 
 
 class UnlearningPlan(StagePlan):
-    """The rounds that forget."""
+    """The rounds that unlearn."""
 
     stop_below: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Ends it before its rounds are up, once ASR, or the accuracy on what is forgotten, is below this."""
+    """Unlearning ends early once the ASR, or the accuracy on the forgotten data, falls below this."""
 
 
 class PretrainingPlan(StagePlan):
-    """The FedAvg run that makes ω⁰."""
+    """The FedAvg run that produces ω⁰."""
 
     rounds: Natural = 2000
-    """How many."""
+    """Number of rounds."""
     lr: Rate = 0.05
-    """The learning rate, before decay."""
+    """Learning rate before decay."""
     evaluate_every: Count = 20
     """Rounds between two measurements."""
     history: list[str] = []
-    """What is recorded for methods that need it: `norms`, `residuals`, `updates`, `locals`."""
+    """Kinds of history to record for methods that need it: `norms`, `residuals`, `updates`, `locals`."""
     clusters: Count = 1
-    """More than one: every cluster of clients trains a model of its own, for `knot`."""
+    """Number of clusters; if more than one, each cluster trains a model of its own, for `knot`."""
 
 
 class ParticipationPlan(Table):
@@ -150,30 +150,30 @@ class ParticipationPlan(Table):
 
 
 class Experiment(Table):
-    """Everything that determines a run; read from TOML, kept in its folder as JSON."""
+    """Everything that determines a run: read from a TOML file and stored in the run folder as JSON."""
 
     name: Name = "experiment"
-    """Of the run folder; that of the file unless given."""
+    """Name of the run folder; by default that of the file."""
     seed: Natural = 1
-    """Decides about everything random."""
+    """Seed of all randomness."""
     method: str = "fedosd"
-    """A name that `fedunlearn methods` lists."""
+    """Name of a method; `fedunlearn methods` lists them."""
     model: str = "mlp"
-    """A name that `fedunlearn models` lists."""
+    """Name of a model; `fedunlearn models` lists them."""
     use: list[UserFile] = []
-    """Python files to import first, which may register methods, models, data sets and partitions."""
+    """Python files to import, which register methods, models, data sets or partitions."""
     checkpoint: UserFile | None = None
     """A safetensors file that replaces pre-training: the `state_dict` of a model, or an `omega0` of a run."""
     options: dict[str, Any] = {}
-    """Of the method; its page has them."""
+    """Options of the method, described on its page."""
     evaluate_every: Count = 1
     """Rounds between two measurements after the request."""
     count_conflicts: bool = False
-    """Asks all retained clients in every round of unlearning, to count those whom the step would harm."""
+    """In every round of unlearning, ask all retained clients and count those that the step harms."""
     device: Literal["cpu", "cuda", "mps"] = "cpu"
     """Where clients train: `cpu`, `cuda` or `mps`."""
     precision: Precision = "fp32"
-    """Of local training: `fp32` or `bf16`."""
+    """Number format of local training: `fp32` or `bf16`."""
     data: Data = Data()
     request: Erasure = Erasure()
     backdoor: Backdoor = Backdoor()
@@ -203,7 +203,7 @@ class Experiment(Table):
 
     @property
     def rounds(self) -> tuple[int, int]:
-        """How many rounds there are at most: of pre-training, and after the request."""
+        """The maximum number of rounds: of pre-training, and after the request."""
         before = 0 if self.checkpoint else self.pretraining.rounds
         return before, sum(phase.rounds for phase in self.phases())
 
