@@ -17,7 +17,7 @@ from fedunlearn.record import read_metrics
 from fedunlearn.report import runs
 from fedunlearn.reproduction import reproduce as reproduce_module
 from fedunlearn.reproduction.paper import printed
-from fedunlearn.reproduction.results import Result, Results, load, save, set_up
+from fedunlearn.reproduction.results import Result, Results, load, same_settings, save, set_up
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = """
@@ -247,7 +247,7 @@ def test_stored_results_are_what_the_protocol_says_today(path):
     assert found.settings.keys() == {run.column for run in found.runs}
     for run in found.runs:
         said = columns[run.column][run.row].model_dump(mode="json")
-        assert found.settings[run.column] == set_up(said)
+        assert same_settings(found.settings[run.column], set_up(said))
 
 
 def test_a_column_is_added_to_the_stored_results(tmp_path):
@@ -266,6 +266,14 @@ def test_a_column_is_added_to_the_stored_results(tmp_path):
     assert store(tmp_path / "new.json", tmp_path).endswith(
         f"stored runs with other settings were left out: {first.column}"
     )
+
+
+def test_a_setting_that_older_results_lack_has_its_default():
+    now = dict(load(ROOT / "docs/results/paper.json").settings["fmnist-iid"])
+    older = {**now, "data": {key: value for key, value in now["data"].items() if key != "public"}}
+    assert same_settings(older, now)
+    assert not same_settings(older, {**now, "data": {**now["data"], "public": 5}})
+    assert not same_settings({}, now)
 
 
 @pytest.mark.parametrize(

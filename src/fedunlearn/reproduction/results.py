@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from ..core import FedUnlearnError, Metrics, Status
+from ..experiment import check
 from ..record import AMENDS, public, read_json, write
 from ..report.runs import Collection, Run, collect
 from ..report.trials import score, unmeasured
@@ -120,7 +121,7 @@ def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Resul
         )  # refused where it is missing
         with _stated(run):
             setting = set_up(found.config)
-        if settings.setdefault(runs[-1].column, setting) != setting:
+        if not same_settings(settings.setdefault(runs[-1].column, setting), setting):
             raise FedUnlearnError(
                 f"{run} was run with other settings than the runs beside it, so they do not compare: "
                 "remove what is old, or choose another folder with --out"
@@ -137,6 +138,16 @@ def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
     shown = public(config)
     setting = {key: shown[key] for key in ("model", "data", "request", "backdoor", "training", "pretraining")}
     return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
+
+
+def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two columns are set up alike; a setting that an older version did not have has its default."""
+    return one == other or (bool(one) and bool(other) and _complete(one) == _complete(other))
+
+
+def _complete(setting: Mapping[str, Any]) -> Mapping[str, Any]:
+    rounds = {key: {"rounds": setting[key]} for key in ("unlearning", "recovery")}
+    return set_up(check({**setting, **rounds}, "stored settings").model_dump(mode="json"))
 
 
 def summarise(run: Run) -> Result:
@@ -227,7 +238,9 @@ def joined(stored: Results, new: Results) -> Results:
     if stored.scale != new.scale:
         raise FedUnlearnError(f"results of scale {new.scale!r} do not belong to those of {stored.scale!r}")
     changed = {
-        column for column, setting in stored.settings.items() if new.settings.get(column, setting) != setting
+        column
+        for column, setting in stored.settings.items()
+        if not same_settings(new.settings.get(column, setting), setting)
     }
     kept = [run for run in stored.runs if run.column not in changed]
     runs = {run.place: run for run in (*kept, *new.runs)}
