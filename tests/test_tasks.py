@@ -197,6 +197,13 @@ def test_batches_may_be_tuples_lists_or_dicts_and_models_may_return_an_object(ca
         assert torch.allclose(case.task.losses(model, batch), case.losses)
 
 
+def test_losses_keep_their_digits_where_a_model_returns_an_object_in_reduced_precision(case):
+    with torch.autocast("cpu", torch.bfloat16):
+        losses, scores = case.task.measure(Logits(case.model), (case.x, case.y))
+    assert losses.dtype == torch.float32
+    assert all(values.dtype in (torch.bool, torch.float32) for values in scores.values())
+
+
 def test_the_entries_of_a_dict_can_be_named():
     case = CASES["classification"]
     task = Classification(label="diagnosis", input="picture")

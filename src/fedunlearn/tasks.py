@@ -38,7 +38,8 @@ def predict(model: nn.Module, batch: Batch, label: str, input: str | None = None
             f"the model returns {type(output).__name__}, which is neither a tensor nor has logits: "
             "write a Task of your own for it"
         )
-    return found
+    # Losses take logarithms, which the few digits of bfloat16 would spoil.
+    return found.float() if found.dtype == torch.bfloat16 else found
 
 
 def target(batch: Batch, label: str) -> Tensor:

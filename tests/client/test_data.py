@@ -57,27 +57,26 @@ def step(data: object, task: object = Classification()) -> Tensor:
     return replies["a"].moved
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        (X, Y),
-        [X, Y],
-        Examples(X, Y),
-        (X.numpy(), Y.numpy()),
-        (X.double(), Y.int()),
-        (X.numpy().astype(np.float64), Y.numpy().astype(np.int32)),
-        {"input": X, "labels": Y},
-        {"input": X.numpy(), "labels": Y.numpy()},
-        TensorDataset(X, Y),
-        DataLoader(TensorDataset(X, Y), batch_size=4),
-        Named(),
-        DataLoader(Named(), batch_size=4),
-        ClientData((X, Y)),
-    ],
-    ids=str,
-)
-def test_every_form_of_data_trains_alike(data):
-    assert torch.allclose(step(data), step(Examples(X, Y)), atol=1e-6)
+FORMS = {
+    "pair": (X, Y),
+    "list": [X, Y],
+    "examples": Examples(X, Y),
+    "arrays": (X.numpy(), Y.numpy()),
+    "other types": (X.double(), Y.int()),
+    "arrays of other types": (X.numpy().astype(np.float64), Y.numpy().astype(np.int32)),
+    "dict": {"input": X, "labels": Y},
+    "dict of arrays": {"input": X.numpy(), "labels": Y.numpy()},
+    "dataset": TensorDataset(X, Y),
+    "loader": DataLoader(TensorDataset(X, Y), batch_size=4),
+    "dataset of dicts": Named(),
+    "loader of dicts": DataLoader(Named(), batch_size=4),
+    "client data": ClientData((X, Y)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_data_trains_alike(form):
+    assert torch.allclose(step(FORMS[form]), step(Examples(X, Y)), atol=1e-6)
 
 
 class Endless(IterableDataset):
