@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedunlearn.core import Examples
+from fedunlearn import Examples
 from fedunlearn.data import load
 from fedunlearn.data.datasets import DEMO
 

@@ -365,7 +365,7 @@ def test_a_run_keeps_only_the_history_that_its_method_needs(tmp_path):
     with pytest.warns(UserWarning, match="MB"):
         outcome = perform(small(method="fedrecovery", pretraining=RECORDING), tmp_path / "run", workers=1)
     kept, _ = read_state(tmp_path / "run/omega0.safetensors")
-    assert {name.partition(" ")[0] for name in kept.memory} == {"share", "residuals"}
+    assert {name.partition("/")[0] for name in kept.memory} == {"share", "residuals"}
     assert outcome.status == "done"
 
 
@@ -373,10 +373,10 @@ def test_clusters_are_retrained_from_a_clustered_pre_training(tmp_path):
     clustered = {"rounds": 4, "lr": 0.05, "clusters": 2}
     outcome = perform(small(method="knot", pretraining=clustered), tmp_path / "run", workers=1)
     kept, _ = read_state(tmp_path / "run/omega0.safetensors")
-    members = {f"member client-{number}" for number in range(4)}
-    assert set(kept.memory) == {"cluster", "cluster 0", "cluster 1"} | members
+    members = {f"member/client-{number}" for number in range(4)}
+    assert set(kept.memory) == {"cluster", "cluster-0", "cluster-1"} | members
     (anew,) = outcome.state.memory
-    (other,) = {"cluster 0", "cluster 1"} - {anew}
+    (other,) = {"cluster-0", "cluster-1"} - {anew}
     assert torch.equal(outcome.params, (kept.memory[other] + outcome.state.memory[anew]) / 2)
 
 

@@ -237,10 +237,7 @@ def test_nothing_personal_is_written(name, tmp_path, monkeypatch):
 class Idle(Phase):
     stage = Stage.UNLEARNING
 
-    def ask(self, request, state):
-        return {}
-
-    def tell(self, request, state, replies):
+    def round(self, request, state):
         return state
 
 

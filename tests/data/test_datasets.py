@@ -187,8 +187,10 @@ def test_a_pickle_cannot_run_code(home, tmp_path, photographs, put, publish, pro
 def test_the_data_directory_is_the_setting_or_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv(SETTING, str(tmp_path))
     assert data_directory() == tmp_path
+    (tmp_path / "datasets").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(SETTING, "~/datasets")
-    assert data_directory() == Path.home() / "datasets"
+    assert data_directory() == tmp_path / "datasets"
     monkeypatch.delenv(SETTING)
     assert data_directory().name == "data"
     assert "fedunlearn" in data_directory().parts

@@ -6,7 +6,7 @@ import pytest
 import torch
 from federations import forget, holdings, network
 
-from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, flatten
+from fedunlearn import Parallel, Sequential, Terms, flatten, train
 from fedunlearn.engines.memory import SharedMemory
 
 
@@ -71,12 +71,12 @@ def test_replies_that_a_method_keeps_stay_as_they_were():
     data, model = holdings("mlp"), network("mlp")
     with Parallel(model, data, workers=2) as federation:
         kept = [
-            federation.train({client: Job(flatten(model), lr=rate, batch_size=4) for client in data})
+            federation.exchange(dict.fromkeys(data, train(flatten(model))), Terms(rate, batch_size=4))
             for rate in (0.1, 0.2, 0.3)
         ]
     for rate, replies in zip((0.1, 0.2, 0.3), kept, strict=True):
-        expected = Sequential(model, data).train(
-            {client: Job(flatten(model), lr=rate, batch_size=4) for client in data}
+        expected = Sequential(model, data).exchange(
+            dict.fromkeys(data, train(flatten(model))), Terms(rate, batch_size=4)
         )
         assert all(torch.equal(replies[c].displacement, expected[c].displacement) for c in data)
 
@@ -91,10 +91,12 @@ def test_many_rounds_need_no_more_shared_memory_than_a_few():
 
 def test_the_displacements_of_retained_clients_are_a_matrix_without_a_copy():
     data, model = holdings("mlp"), network("mlp")
-    jobs = {c: Job(flatten(model), "uce" if c == "site-2" else None, lr=0.1, batch_size=4) for c in data}
+    jobs = {c: train(flatten(model), "uce" if c == "site-2" else "task") for c in data}
     with Parallel(model, data, workers=2) as federation:
         for engine in (federation, Sequential(model, data)):
-            retained = engine.train(jobs).of(client for client in data if client != "site-2")
+            retained = engine.exchange(jobs, Terms(batch_size=4)).of(
+                client for client in data if client != "site-2"
+            )
             matrix = retained.matrix()
             assert matrix.data_ptr() == retained["site-0"].displacement.data_ptr()
             assert torch.equal(matrix, torch.stack([reply.displacement for reply in retained.values()]))
@@ -104,11 +106,11 @@ def test_a_round_copies_the_model_once_and_needs_one_row_for_each_client():
     data, model = holdings("mlp"), network("mlp")
     size = flatten(model).nbytes
     with Parallel(model, data, workers=2) as federation:
-        federation.train({client: Job(flatten(model) * 1, lr=0.1, batch_size=4) for client in data})
+        federation.exchange({client: train(flatten(model) * 1) for client in data}, Terms(batch_size=4))
         each_its_own = held(federation._memory)
     params = flatten(model)
     with Parallel(model, data, workers=2) as federation:
-        federation.train({client: Job(params, lr=0.1, batch_size=4) for client in data})
+        federation.exchange({client: train(params) for client in data}, Terms(batch_size=4))
         shared = held(federation._memory)
     page = 4096 + 64 * len(data)
     assert shared <= (1 + len(data)) * size + page

@@ -33,7 +33,7 @@ def test_there_are_no_more_workers_than_clients(asked):
 
     before = children()
     with simulate(network("mlp"), holdings("mlp"), workers=asked) as federation:
-        assert len(federation.clients) == 5
+        assert len(federation.present()) == 5
         assert children() - before == 5
 
 

@@ -89,9 +89,9 @@ def checked(data: Data, name: str) -> Data:
             raise FedUnlearnError(
                 f"{where} is a {type(data).__name__} of {len(data)}: give a pair of inputs and labels"
             )
-        pair = Examples(_tensor(data[0], f"inputs of {where}"), _tensor(data[1], f"labels of {where}"))
-        _require_equal({"inputs": pair.x, "labels": pair.y}, where)
-        data = pair
+        x, y = _tensor(data[0], f"inputs of {where}"), _tensor(data[1], f"labels of {where}")
+        _require_equal({"inputs": x, "labels": y}, where)
+        data = data if isinstance(data, Examples) and data.x is x and data.y is y else Examples(x, y)
     elif isinstance(data, Tensor | np.ndarray):
         data = _tensor(data, where)
         _require_equal({"rows": data}, where)

@@ -87,7 +87,7 @@ def populate(
     if batch_size < 1:
         raise FedUnlearnError(f"batch_size must be at least 1, not {batch_size}")
     holdings = _holdings(dataset, partition, clients, seed, options)
-    _check_batch_size(holdings, batch_size, partition)
+    _check_batch_size(holdings, batch_size)
 
     if level == "class":
         return _with_seen(_forget_class(holdings, label, dataset.classes, targets, backdoor))
@@ -134,7 +134,13 @@ def _holdings(
         shuffled = pool[torch.randperm(len(pool), generator=generator("split", seed, number))]
         # Deviation: integer arithmetic; the authors' int(train_prob * n) may lose an example to rounding.
         cut = len(pool) * train // (train + test)
-        holdings[f"client-{owner[number]:0{width}}"] = ClientData(
+        client = f"client-{owner[number]:0{width}}"
+        if cut == 0:
+            raise FedUnlearnError(
+                f"partition {partition!r} leaves {client} without a training example: "
+                "use fewer clients or a larger fraction of the data"
+            )
+        holdings[client] = ClientData(
             _gather(dataset, shuffled[:cut]), _sets(test=_gather(dataset, shuffled[cut:]))
         )
     return {client: holdings[client] for client in sorted(holdings)}
@@ -156,15 +162,10 @@ def _sets(**sets: Examples) -> dict[str, Examples]:
     return {name: examples for name, examples in sets.items() if len(examples.y)}
 
 
-def _check_batch_size(holdings: Mapping[ClientId, ClientData], batch_size: int, partition: str) -> None:
+def _check_batch_size(holdings: Mapping[ClientId, ClientData], batch_size: int) -> None:
     # The remainder of a client after a later split is not checked: its size cannot be configured.
     smallest = min(holdings, key=lambda client: len(holdings[client].train.y))
     size = len(holdings[smallest].train.y)
-    if size == 0:
-        raise FedUnlearnError(
-            f"partition {partition!r} leaves {smallest} without a training example: "
-            "use fewer clients or a larger fraction of the data"
-        )
     if batch_size > size:
         raise FedUnlearnError(
             f"batch_size {batch_size} is larger than the training set of {smallest} ({size} examples): "
@@ -248,7 +249,7 @@ def _forget_samples(
         measured = {**held.evaluations, ("forget" if mark is None else "backdoor"): forget}
         train = held.train if mark is None else _put(held.train, chosen, forget)
         pretraining[client] = ClientData(train, measured)
-        _split(unlearning, client, ClientData(rest, held.evaluations), "forget", ClientData(forget, measured))
+        _split(unlearning, client, rest, held.evaluations, "forget", ClientData(forget, measured))
     return _with_retained(pretraining, unlearning, "the forget share covers everything every client holds")
 
 
@@ -275,9 +276,8 @@ def _forget_class(
             continue
         forget, rest = held.train.take(trained), held.train.take(~trained)
         pretraining[client] = ClientData(held.train, {**held.evaluations, "forget": forget})
-        real = ClientData(rest, _sets(test=test.take(~tested)))
         virtual = ClientData(forget, _sets(test=test.take(tested), forget=forget))
-        _split(unlearning, client, real, f"class-{label}", virtual)
+        _split(unlearning, client, rest, _sets(test=test.take(~tested)), f"class-{label}", virtual)
     if unlearning.keys() == holdings.keys():
         raise FedUnlearnError(f"no client trains on label {label}: choose a label that is in the data")
     return _with_retained(pretraining, unlearning, f"every client holds nothing but label {label}")
@@ -290,11 +290,16 @@ def _put(examples: Examples, chosen: Tensor, replacement: Examples) -> Examples:
 
 
 def _split(
-    clients: dict[ClientId, ClientData], client: ClientId, rest: ClientData, what: str, part: ClientData
+    clients: dict[ClientId, ClientData],
+    client: ClientId,
+    rest: Examples,
+    evaluations: Mapping[str, Examples],
+    what: str,
+    part: ClientData,
 ) -> None:
     """Replace a client by its remaining data, if any, and a virtual client with the data to forget."""
-    if len(rest.train.y):
-        clients[client] = rest
+    if len(rest.y):
+        clients[client] = ClientData(rest, evaluations)
     else:
         del clients[client]
     clients[f"{client}#{what}"] = part

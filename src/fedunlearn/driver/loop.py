@@ -138,9 +138,7 @@ class _Run:
         """Refuses before round one what could not be run."""
         request, present = self.request, self.federation.present()
         if request.public and request.public not in present:
-            raise FedUnlearnError(
-                f"{request.public!r}, which holds the public data, is not present: add it"
-            )
+            raise FedUnlearnError(f"{request.public!r}, which holds the public data, is not present: add it")
         if absent := sorted({*request.clients} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
             warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=3)
