@@ -134,7 +134,8 @@ def check(command: str, files: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_commands_parse_and_experiments_exist(page: Path, tmp_path: Path):
+def test_commands_parse_and_experiments_exist(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where --use finds the files that the page shows
     for _, title, text in FENCE.findall(page.read_text()):
         if title:
             (tmp_path / title).write_text(text)
@@ -280,7 +281,7 @@ def test_every_setting_is_explained(hooks: Any):
     page = hooks.made("<!-- settings: experiment -->\n\n<!-- settings: comparison -->")
     assert "### [request]\n\nWhat is to be forgotten" in page
     assert (
-        '| `targets` | `1` | How many clients, drawn by the seed, or their names: `["client-3"]`. |' in page
+        '| `targets` | `1` | Number of clients, drawn by the seed, or their names: `["client-3"]`. |' in page
     )
     assert "| `seed` | `1` |" in page
     assert len(re.findall("^### .*", page, re.MULTILINE)) == len(

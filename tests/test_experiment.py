@@ -322,7 +322,7 @@ def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypa
     with pytest.warns(UserWarning, match="MB"):
         again = pretrained(setting, workers=2)
     assert again.memory.keys() == whole.memory.keys()
-    assert {name.partition(" ")[0] for name in whole.memory} == {"share", *RECORDING["history"]}
+    assert {name.partition("/")[0] for name in whole.memory} == {"share", *RECORDING["history"]}
     assert all(torch.equal(again.memory[name], value) for name, value in whole.memory.items())
     assert torch.equal(again.params, whole.params)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from federations import forget, holdings, network
 
-from fedunlearn import Parallel, Sequential, Terms, flatten, train
+from fedunlearn import FedUnlearnError, Parallel, Sequential, Terms, flatten, train
 from fedunlearn.engines.memory import SharedMemory
 
 

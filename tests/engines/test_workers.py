@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,7 +252,7 @@ def test_workers_that_cannot_be_started_are_one_sentence():
 def test_workers_die_with_a_killed_parent_and_leave_no_shared_memory(tmp_path):
     def train():
         with Parallel(network("mlp"), holdings("mlp"), workers=3) as federation:
-            while federation.exchange(jobs(epochs=20), TERMS):
+            while federation.exchange(jobs(), replace(TERMS, epochs=20)):
                 (tmp_path / "round").touch()
 
     parent = forked(train)

@@ -22,13 +22,9 @@ def virtual_teacher(task: LabelTask, job: Job) -> Loss:
     teacher = job.arrays["teacher"]
 
     def minimised(model: nn.Module, batch: Batch) -> Tensor:
+        learned = task.logits(model, batch)
         lowered = without_label(teacher_logits(task, model, teacher, batch), task.labels(batch))
-        return kl_div(
-            task.logits(model, batch).log_softmax(1),
-            lowered.log_softmax(1),
-            reduction="batchmean",
-            log_target=True,
-        )
+        return kl_div(learned.log_softmax(1), lowered.log_softmax(1), reduction="batchmean", log_target=True)
 
     return minimised
 
