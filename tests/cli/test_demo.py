@@ -22,7 +22,7 @@ def test_demo(fedunlearn, tmp_path):
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "runs/demo-2"
     check_promise(folder)
-    for words in ("ω⁰", "The backdoor works on", "runs/demo-2/curves.png"):
+    for words in ("ω⁰", "backdoor", "runs/demo-2/curves.png"):
         assert words in result.stdout
     assert [path.name for path in (tmp_path / "runs/demo").iterdir()] == ["mine.txt"]
 
