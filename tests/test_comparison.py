@@ -221,11 +221,11 @@ def test_a_pre_training_that_diverges_says_where_and_can_be_mended(write, tmp_pa
 
 def test_a_file_elsewhere_may_extend_those_of_the_package(write):
     path = write(
-        'extends = "protocol.toml"\n[show]\ncolumns = ["fmnist-iid"]\nrows = ["mine", "mode"]\n'
-        '[methods.mine]\nmethod = "mode"\n'
+        'extends = "protocol.toml"\n[show]\ncolumns = ["fmnist-iid"]\nrows = ["mine", "retrain"]\n'
+        '[methods.mine]\nmethod = "retrain"\n'
     )
     (rows,) = read_comparison(path, scale="laptop").columns.values()
-    assert rows["mine"] == rows["mode"]
+    assert rows["mine"] == rows["retrain"]
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])

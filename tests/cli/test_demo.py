@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedunlearn.report import stages
+from fedunlearn.report import read_run
 
 
 def check_promise(folder):
-    start, unlearned, recovered = stages(folder).values()
+    start, unlearned, recovered = read_run(folder).stages.values()
     assert start["asr"] >= 0.70
     assert unlearned["asr"] <= 0.02
     assert recovered["asr"] <= 0.08
@@ -22,7 +22,7 @@ def test_demo(fedunlearn, tmp_path):
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "runs/demo-2"
     check_promise(folder)
-    for words in ("ω⁰", "backdoor", "runs/demo-2/curves.png"):
+    for words in ("ω⁰", "The backdoor of client-", "runs/demo-2/curves.png"):
         assert words in result.stdout
     assert [path.name for path in (tmp_path / "runs/demo").iterdir()] == ["mine.txt"]
 
