@@ -7,6 +7,8 @@ def main() -> None:
     """Starts the command line; without its packages, says in one sentence which extra to install."""
     try:
         from .cli import main as command_line
+
+        command_line()
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
@@ -14,7 +16,6 @@ def main() -> None:
             f"fedunlearn: the command line needs {error.name}: pip install 'fedunlearn[cli]'", file=sys.stderr
         )
         sys.exit(2)
-    command_line()
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def test_the_program_names_the_extra_that_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_package_that_no_extra_brings_is_not_blamed_on_an_extra(tmp_path: Path) -> None:
-    start = "sys.modules['json'] = None\nfrom fedunlearn.__main__ import main\nmain()"
+    start = "sys.modules['signal'] = None\nfrom fedunlearn.__main__ import main\nmain()"
     result = without_extras(start, tmp_path)
     assert result.returncode == 1
     assert "fedunlearn[cli]" not in result.stderr

@@ -142,10 +142,9 @@ def test_a_folder_without_metrics_is_no_run(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"half a li'])
-def test_metrics_without_a_finished_round_are_one_sentence(content, tmp_path):
+def test_metrics_without_a_finished_round_have_no_rows(content, tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl holds no finished round yet: go on with"):
-        read_metrics(tmp_path)
+    assert read_metrics(tmp_path) == []
 
 
 def test_json_nested_too_deeply_is_one_sentence(tmp_path):

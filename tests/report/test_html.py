@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedunlearn import cli
+from fedunlearn.cli.commands import app
 from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
@@ -390,7 +390,7 @@ def read(monkeypatch):
 @pytest.mark.parametrize("command", ["resume", "report"])
 def test_a_command_reads_the_metrics_of_a_run_once(read, tmp_path, command):
     shutil.copytree(Path(__file__).parent / "version-0.1/seed-1/fedosd", tmp_path / "run")
-    ended = CliRunner().invoke(cli.app, [command, str(tmp_path / "run")])
+    ended = CliRunner().invoke(app, [command, str(tmp_path / "run")])
     assert ended.exit_code == 0, ended.output
     assert (tmp_path / "run/report.html").exists()
     assert read == [tmp_path / "run"]

@@ -104,11 +104,6 @@ def read_metrics(folder: Path) -> list[Metrics]:
                 raise FedUnlearnError(
                     f"{path}, line {number} is not JSON ({error}): restore it, or run anew in another folder"
                 ) from None
-    if not rows:
-        raise FedUnlearnError(
-            f"{path} holds no finished round yet: go on with `fedunlearn resume {folder}`, "
-            "or name another folder"
-        )
     return rows
 
 
