@@ -1,4 +1,4 @@
-"""Trackers: listeners that show a run in TensorBoard or MLflow, by default in local files alone."""
+"""Trackers: listeners that log a run to TensorBoard or MLflow, by default to local files only."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Store(Protocol):
 
 
 class Tracking:
-    """A listener that writes each round once, however often a run is stopped and taken up again.
+    """A listener that logs each round once, however often the run is stopped and resumed.
 
-    A resumed run repeats the rounds after its checkpoint to the same bits, so what is there already is left
-    alone, and what is missing comes from ``metrics.jsonl``. A store that fails is given up with a warning:
-    the run matters more.
+    A resumed run repeats the rounds after its checkpoint with identical results, so rounds in the store are
+    skipped, and missing rounds are read from ``metrics.jsonl``. If the store fails, the tracker warns and
+    stops; the run continues.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Tracking:
     def __call__(self, event: Event) -> None:
         training = event.phases[event.progress.phase].stage is Stage.PRETRAINING
         self._waiting.append((Stage.PRETRAINING if training else Stage.UNLEARNING, event.metrics))
-        # The run's own rounds are in its folder and can wait; those of the shared pre-training are not.
+        # The run's own rounds can wait, because its folder has them; those of shared pre-training cannot.
         if training or time.monotonic() - self._wrote_at >= self._pause:
             self._attempt(self._write)
 
@@ -83,27 +83,27 @@ class Tracking:
                 work()
             except Exception as problem:
                 self._broken = True
-                said = (str(problem).splitlines() or [""])[0] or type(problem).__name__
+                reason = (str(problem).splitlines() or [""])[0] or type(problem).__name__
                 warnings.warn(
-                    f"{self._name} has stopped ({said}) and the run goes on without it; add what is missing "
-                    f"later with: fedunlearn resume {self._folder} --track {self._name}",
+                    f"{self._name} has stopped ({reason}) and the run continues without it; add the missing "
+                    f"rounds later with: fedunlearn resume {self._folder} --track {self._name}",
                     stacklevel=4,
                 )
         if self._broken:
             self._waiting.clear()
 
-    def _write(self, *, all_there_is: bool = False) -> None:
+    def _write(self, *, complete: bool = False) -> None:
         if self._store is None:
             self._store = self._begin(_parameters(self._folder))
-        heard = {group for group, _ in self._waiting} | ({Stage.UNLEARNING} if all_there_is else set())
-        for group in heard - set(self._last):
+        groups = {group for group, _ in self._waiting} | ({Stage.UNLEARNING} if complete else set())
+        for group in groups - set(self._last):
             self._last[group] = self._store.last(f"{group}/round")
             if group == Stage.UNLEARNING and (self._folder / "metrics.jsonl").exists():
                 self._waiting[:0] = [(group, row) for row in read_metrics(self._folder)]
         points, reached = [], dict(self._last)
         for group, row in self._waiting:
             step = int(row["elapsed"])
-            # A failed round is no step: it is tried again.
+            # A failed round is not a step: the run repeats it.
             if step > reached[group] and not Status(str(row.get("status", "running"))).failed:
                 points.append(Point(step, dict(_scalars(group, row))))
                 reached[group] = step
@@ -114,8 +114,8 @@ class Tracking:
 
     def _finish(self, kind: type[BaseException] | None) -> None:
         if kind is not None:
-            self._last.clear()  # what interrupts may have come after a write and before it was noted
-        self._write(all_there_is=True)
+            self._last.clear()  # the interruption may have come between a write and its bookkeeping
+        self._write(complete=True)
         assert self._store is not None
         outcome = self._folder / "outcome.json"
         if kind is not None:
@@ -132,8 +132,8 @@ tracker: Registry[Callable[..., Tracking]] = Registry("tracker")
 
 
 def require(name: str) -> None:
-    """Makes sure that a tracker exists and its package is installed."""
-    # MLflow reports its use to its makers, unless told not to before it is imported.
+    """Checks that a tracker exists and that its package is installed."""
+    # MLflow sends telemetry unless it is disabled before the import.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         importlib.import_module(tracker.entry(name).about["imports"])
@@ -145,24 +145,24 @@ def require(name: str) -> None:
 
 @tracker("tensorboard", imports="torch.utils.tensorboard.summary")
 def tensorboard(folder: Path, *, runs: Path | None = None) -> Tracking:
-    """Event files in ``tensorboard`` of the run folder; ``runs`` makes no difference."""
+    """Event files in the subfolder ``tensorboard`` of the run folder; ``runs`` is ignored."""
     require("tensorboard")
     return Tracking("tensorboard", folder, lambda parameters: _EventFile(folder / "tensorboard", parameters))
 
 
 @tracker("mlflow", imports="mlflow.store.tracking.sqlalchemy_store")
 def mlflow(folder: Path, *, runs: Path | None = None) -> Tracking:
-    """``mlflow.db`` in the folder of all runs (the run's parent), or what ``MLFLOW_TRACKING_URI`` names."""
+    """``mlflow.db`` in ``runs`` (by default the run's parent), or the store in ``MLFLOW_TRACKING_URI``."""
     require("mlflow")
-    place, above = folder.resolve(), (runs or folder.resolve().parent).resolve()
-    name = place.relative_to(above).as_posix()
+    root = (runs or folder.resolve().parent).resolve()
+    name = folder.resolve().relative_to(root).as_posix()
     return Tracking(
-        "mlflow", folder, lambda parameters: _MLflowRun(folder, above, name, parameters), pause=1.0
+        "mlflow", folder, lambda parameters: _MLflowRun(folder, root, name, parameters), pause=1.0
     )
 
 
 class _EventFile:
-    """One event file for each time that a run is taken up; the library's own name for it tells the host."""
+    """One event file each time a run starts or resumes; the library's default name would reveal the host."""
 
     def __init__(self, folder: Path, parameters: Parameters) -> None:
         from torch.utils.tensorboard import summary
@@ -212,48 +212,48 @@ class _EventFile:
 
 
 class _MLflowRun:
-    """A run of an MLflow store; ``mlflow.json`` in the run folder says which."""
+    """A run in an MLflow store, identified by ``mlflow.json`` in the run folder."""
 
     def __init__(self, folder: Path, runs: Path, name: str, parameters: Parameters) -> None:
         from mlflow.exceptions import MlflowException
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
         from mlflow.tracking import MlflowClient
 
-        known = folder / "mlflow.json"
-        begun = read_json(known) if known.exists() else {}
-        where: dict[str, str] = {}
+        path = folder / "mlflow.json"
+        stored = read_json(path) if path.exists() else {}
+        location: dict[str, str] = {}
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
-            # Where a run of a comparison began, it goes on, though it is resumed by itself.
-            place = (
-                Path(os.path.normpath(folder / begun["store"])) if "store" in begun else runs / "mlflow.db"
+            # A run of a comparison keeps its store, even if it is resumed on its own.
+            database = (
+                Path(os.path.normpath(folder / stored["store"])) if "store" in stored else runs / "mlflow.db"
             )
-            uri, where = f"sqlite:///{place}", {"store": os.path.relpath(place, folder)}
-            # Asked first, because MLflow tries for minutes to open what cannot be opened.
-            with closing(sqlite3.connect(place)) as store:
-                store.execute("pragma schema_version")
+            uri, location = f"sqlite:///{database}", {"store": os.path.relpath(database, folder)}
+            # Tried first, because MLflow retries for minutes if the database cannot be opened.
+            with closing(sqlite3.connect(database)) as connection:
+                connection.execute("pragma schema_version")
             logging.getLogger("alembic").setLevel(logging.WARNING)
             logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-            # Made here, because MLflow would note this machine's folders in it.
+            # Created here, because MLflow would store paths of this machine in it.
             SqlAlchemyStore(uri, _ARTIFACTS)
         self._client = MlflowClient(tracking_uri=uri)
         try:
-            self._id = str(begun["run_id"])
+            self._id = str(stored["run_id"])
             self._client.update_run(self._id, status="RUNNING")
         except (KeyError, MlflowException):
             self._id = self._create(name, str(parameters.get("name", "fedunlearn")), parameters)
-            write_json(known, {"run_id": self._id} | where)
+            write_json(path, {"run_id": self._id} | location)
 
     def _create(self, name: str, experiment: str, parameters: Parameters) -> str:
         from mlflow.entities import Param
 
         found = self._client.get_experiment_by_name(experiment)
-        where = found.experiment_id if found else self._client.create_experiment(experiment, _ARTIFACTS)
-        made = str(self._client.create_run(where, run_name=name).info.run_id)
+        parent = found.experiment_id if found else self._client.create_experiment(experiment, _ARTIFACTS)
+        run_id = str(self._client.create_run(parent, run_name=name).info.run_id)
         values = [Param(key, str(value)) for key, value in parameters.items()]
         for start in range(0, len(values), 100):
-            self._client.log_batch(made, params=values[start : start + 100])
-        return made
+            self._client.log_batch(run_id, params=values[start : start + 100])
+        return run_id
 
     def last(self, name: str) -> int:
         return max((metric.step for metric in self._client.get_metric_history(self._id, name)), default=-1)
@@ -263,7 +263,7 @@ class _MLflowRun:
 
         now, batch = int(1000 * time.time()), list[Any]()
         for step, scalars in points:
-            # A round is written whole or not at all, as long as it fits.
+            # Keep a round in one batch if it fits, so that it is logged completely or not at all.
             if len(batch) + len(scalars) > _BATCH:
                 self._send(batch)
                 batch = []
@@ -277,8 +277,8 @@ class _MLflowRun:
     def end(self, step: int, status: str, reason: str) -> None:
         self._client.set_tag(self._id, "status", status)
         self._client.set_tag(self._id, "reason", reason)
-        broken_off = {"interrupted": "KILLED", "error": "FAILED"}
-        ended = broken_off.get(status) or ("FAILED" if Status(status).failed else "FINISHED")
+        aborted = {"interrupted": "KILLED", "error": "FAILED"}
+        ended = aborted.get(status) or ("FAILED" if Status(status).failed else "FINISHED")
         self._client.set_terminated(self._id, ended)
 
 
@@ -288,7 +288,7 @@ _BATCH = 1000
 
 
 def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
-    """The numbers of a row by name; the elapsed rounds are their step."""
+    """The numbers of a row by name, except the elapsed rounds, which are the step."""
     for key, value in row.items():
         if key != "elapsed" and not isinstance(value, str):
             measure, _, client = key.partition(" ")
@@ -297,7 +297,7 @@ def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
 
 
 def _explained(name: str) -> Any:
-    """What TensorBoard says about a scalar: the help of its metric."""
+    """The description of a scalar in TensorBoard: the help text of its metric."""
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
 
     return SummaryMetadata(summary_description=metric(name.split("/")[1]).help)

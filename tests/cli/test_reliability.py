@@ -150,7 +150,7 @@ def test_a_damaged_experiment_is_refused(refused_here, small, here, tmp_path, co
 
 def test_two_processes_on_one_folder(refused, small, tmp_path):
     with locked(tmp_path / "run/lock"):
-        assert "another process is working in run" in refused("run", small, "--out", "run")
+        assert "another process is using run" in refused("run", small, "--out", "run")
 
 
 def test_more_workers_than_clients_are_not_started(fedunlearn, small):
@@ -176,7 +176,7 @@ def test_divergence_keeps_the_last_good_checkpoint_and_notices_damage(refused_he
 
     for path in (tmp_path / "run/checkpoints").iterdir():
         os.truncate(path, path.stat().st_size // 2)
-    assert "is not a whole safetensors file" in refused_here("resume", "run")
+    assert "is not a complete safetensors file" in refused_here("resume", "run")
 
 
 def test_a_full_disk_costs_nothing_that_was_written(refused_here, here, small, tmp_path):

@@ -59,7 +59,7 @@ def test_the_test_split_of_cifar100_serves_as_a_small_one(home, things, put):
     data = load("cifar100-test")
     assert data.train.y.bincount().tolist() == [8] * 100
     assert data.test.y.bincount().tolist() == [2] * 100
-    with pytest.raises(FedUnlearnError, match=r"'cifar100' .* lacks train in .*use data set 'cifar100-test'"):
+    with pytest.raises(FedUnlearnError, match=r"'cifar100' .* lacks train in .*use dataset 'cifar100-test'"):
         load("cifar100")
     put(home / "cifar-100-python", things)
     whole = load("cifar100")
@@ -82,7 +82,7 @@ def test_a_fraction_keeps_the_first_of_each_class_in_order():
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.01, float("nan")])
 def test_a_fraction_out_of_range_is_refused(fraction):
-    with pytest.raises(FedUnlearnError, match=r"fraction of data set 'fashion-demo' must be in \(0, 1\]"):
+    with pytest.raises(FedUnlearnError, match=r"fraction of dataset 'fashion-demo' must be in \(0, 1\]"):
         load("fashion-demo", fraction=fraction)
 
 
@@ -161,7 +161,7 @@ def test_files_of_another_data_set_are_recognised(home, digits, put, publish):
     put(home, digits)
     publish("fmnist", digits)
     publish("mnist", {name: content + b"!" for name, content in digits.items()})
-    with pytest.raises(FedUnlearnError, match="belongs to data set 'fmnist'"):
+    with pytest.raises(FedUnlearnError, match="belongs to dataset 'fmnist'"):
         load("mnist")
 
 
@@ -179,7 +179,7 @@ def test_a_pickle_cannot_run_code(home, tmp_path, photographs, put, publish, pro
     files = {**photographs, "data_batch_1": pickle.dumps(Malice(marker), protocol)}
     publish("cifar10", files)
     put(home / "cifar-10-batches-py", files)
-    with pytest.raises(FedUnlearnError, match=r"data_batch_1 is no CIFAR file \(it asks for .*mkdir"):
+    with pytest.raises(FedUnlearnError, match=r"data_batch_1 is not a CIFAR file \(it refers to .*mkdir"):
         load("cifar10")
     assert not marker.exists()
 

@@ -173,7 +173,7 @@ def test_who_waits_for_a_download_is_told(home, digits, server, offer):
     fcntl.flock(holder, fcntl.LOCK_EX)
     release = threading.Timer(0.3, holder.close)
     release.start()
-    with pytest.warns(UserWarning, match="waiting for another process that downloads MNIST"):
+    with pytest.warns(UserWarning, match="waiting for another process that is downloading MNIST"):
         fetch("mnist")
     release.join()
 
@@ -198,7 +198,7 @@ def test_a_wrong_checksum_is_refused(home, digits, server, offer):
     with pytest.raises(FedUnlearnError) as caught:
         fetch("mnist")
     sentence = str(caught.value)
-    assert f"what came from {server.address}train-labels-idx1-ubyte.gz is not MNIST" in sentence
+    assert f"the file from {server.address}train-labels-idx1-ubyte.gz is not MNIST" in sentence
     assert str(home / "MNIST/raw") in sentence
     assert where("mnist") is None
 
@@ -248,7 +248,7 @@ def test_no_network_is_one_clear_sentence(home, digits, server, offer, monkeypat
             fetch("mnist")
     sentence = str(caught.value)
     assert "MNIST could not be downloaded" in sentence
-    assert "(no connection, or it broke): check the network" in sentence
+    assert "(no connection, or the connection broke): check the network" in sentence
     assert "Max retries" not in sentence
 
 

@@ -153,12 +153,12 @@ def test_labels_must_fit_the_classes():
 @pytest.mark.parametrize(
     ("fault", "made", "sentence"),
     [
-        ("lossy", [[0, 1], [2]], "gave example 3 to nobody"),
-        ("double", [[0, 1, 2], [2, 3]], "gave out example 2 2 times"),
+        ("lossy", [[0, 1], [2]], "left example 3 out"),
+        ("double", [[0, 1, 2], [2, 3]], "assigned example 2 2 times"),
         ("short", [[0, 1, 2, 3]], "made 1 pools for 2 clients"),
         ("empty", [[0, 1, 2, 3], []], "left pool 1 of 2 without examples"),
         ("beyond", [[0, 1, 2], [4]], r"indices 0\.\.4 for 4 examples"),
-        ("shaped", [[[0, 1, 2]], [[3]]], "pool 0 of 2 in the wrong form"),
+        ("shaped", [[[0, 1, 2]], [[3]]], "invalid pool 0 of 2"),
     ],
 )
 def test_a_faulty_partition_of_ones_own_is_caught(monkeypatch, fault, made, sentence):

@@ -207,7 +207,7 @@ class TestSampleLevel:
         people = populate(toy, **settings(level="sample", targets=["client-1"], share=1.0))
         assert "client-1" not in people.unlearning
         assert len(people.unlearning["client-1#forget"].train.y) == 60
-        with pytest.raises(FedUnlearnError, match="nobody is left"):
+        with pytest.raises(FedUnlearnError, match="no retained client is left"):
             populate(toy, **settings(level="sample", targets=10, share=1.0))
 
     def test_at_least_one_sample_is_forgotten(self, toy):
@@ -280,16 +280,16 @@ class TestClassLevel:
         ({"targets": 11, "level": "sample"}, "11 of 10 clients cannot be targets: name 1 to 10"),
         ({"targets": [f"client-{k}" for k in range(10)]}, "10 of 10 clients"),
         ({"targets": 1, "clients": 1, "partition": "iid"}, "use at least 2 clients"),
-        ({"targets": ["clinet-3"]}, "target 'clinet-3' is no client; did you mean 'client-3'"),
+        ({"targets": ["clinet-3"]}, "target 'clinet-3' is not a client; did you mean 'client-3'"),
         ({"share": 0.0}, r"^share must be in \(0, 1\], not 0.0"),
         ({"share": 1.2, "level": "sample"}, r"^share must be in \(0, 1\], not 1.2"),
         ({"pretrain_share": 0}, "^pretrain_share must be in"),
         ({"unlearn_share": 2}, "^unlearn_share must be in"),
-        ({"pretrain_share": 0.04}, "share of 0.04 poisons nothing in batches of 20"),
+        ({"pretrain_share": 0.04}, "share of 0.04 poisons no example in batches of 20"),
         ({"level": "class", "label": 10, "backdoor": False}, r"label 10 is not .* use 0\.\.9"),
         ({"level": "class", "label": -1, "backdoor": False}, "label -1 is not one of the 10 classes"),
-        ({"level": "class"}, "switch the backdoor off"),
-        ({"level": "class", "backdoor": False, "targets": ["client-1"]}, "name a label, not targets"),
+        ({"level": "class"}, "disable the backdoor"),
+        ({"level": "class", "backdoor": False, "targets": ["client-1"]}, "set a label, not targets"),
         ({"level": "klass"}, "unknown level 'klass'; did you mean 'class'"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": 61}, r"61 is larger than the training set of client-\d \(60 .* at most 60"),
@@ -310,7 +310,7 @@ def test_a_client_without_training_examples_is_explained():
 
 def test_a_backdoor_needs_pictures():
     table = Examples(torch.zeros(40, 12), torch.arange(40) % 2)
-    with pytest.raises(FedUnlearnError, match=r"pictures of at least 4×4 pixels, not the shape \(12,\)"):
+    with pytest.raises(FedUnlearnError, match=r"images of at least 4×4 pixels, not the shape \(12,\)"):
         populate(Dataset("table", 2, table, table), **settings(partition="iid", clients=2))
     people = populate(
         Dataset("table", 2, table, table), **settings(partition="iid", clients=2, backdoor=False)

@@ -105,7 +105,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
     with pytest.warns(UserWarning, match="damaged|not a whole"):
         assert Recorder(tmp_path, "me").progress.elapsed_rounds == 8
     older.write_bytes(b"")
-    with pytest.raises(FedUnlearnError, match="not a whole"):
+    with pytest.raises(FedUnlearnError, match="not a complete"):
         Recorder(tmp_path, "me")
 
 
@@ -174,7 +174,7 @@ def test_what_is_no_number_is_left_out_of_the_metrics(tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[]", '{"status": "fine"}'])
 def test_an_outcome_that_says_nothing_is_refused(tmp_path, text):
     (tmp_path / "outcome.json").write_text(text)
-    with pytest.raises(FedUnlearnError, match="does not say how the run ended: restore it, or remove"):
+    with pytest.raises(FedUnlearnError, match="does not say how the run ended: restore the file, or delete"):
         read_outcome(tmp_path)
 
 

@@ -168,7 +168,7 @@ def test_a_client_without_a_number_is_damage(page, clients_run):
     path.write_text(
         re.sub(r'"r_acc client-2": [\d.]+', '"r_acc client-2": "much"', path.read_text(), count=1)
     )
-    with pytest.raises(FedUnlearnError, match="line 1 is not what a run writes"):
+    with pytest.raises(FedUnlearnError, match="line 1 is not a valid row"):
         page(clients_run)
 
 
@@ -421,19 +421,19 @@ def test_numbers_that_are_not_finite_are_left_out_of_figures(page, folder):
     [
         ("metrics.jsonl", '{"stage": "start"\n', "line 1 is not JSON"),
         ("metrics.jsonl", "\xff\xfe\n", "line 1 is not JSON"),
-        ("metrics.jsonl", "[]\n", "line 1 is not what a run writes"),
+        ("metrics.jsonl", "[]\n", "line 1 is not a valid row"),
         (
             "metrics.jsonl",
             '{"stage": "lunch", "round": 1, "elapsed": 1, "distance": 1}\n',
-            "not what a run writes",
+            "not a valid row",
         ),
         (
             "metrics.jsonl",
             '{"stage": "start", "round": 0, "elapsed": 0, "distance": "far"}\n',
-            "not what a run",
+            "not a valid row",
         ),
         ("experiment.json", "{", "experiment.json is not JSON"),
-        ("experiment.json", "[]", "holds no table of values"),
+        ("experiment.json", "[]", "is not a JSON object"),
         ("outcome.json", "{", "outcome.json is not JSON"),
         ("outcome.json", '{"status": "lunch"}', "does not say how the run ended"),
     ],

@@ -138,7 +138,7 @@ def test_the_page_says_what_was_asked_and_how_it_ended(folder):
 
 def test_a_run_that_ended_and_lost_its_metrics_is_no_new_one(folder):
     (folder / "metrics.jsonl").unlink()
-    with pytest.raises(FedUnlearnError, match=r"holds no metrics\.jsonl"):
+    with pytest.raises(FedUnlearnError, match=r"has no metrics\.jsonl"):
         read_run(folder)
 
 

@@ -417,11 +417,11 @@ def gathered(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        ("metrics.jsonl", "3\n", "line 1 is not what a run writes"),
-        ("metrics.jsonl", '{"round": 0, "elapsed": 0, "distance": 0}\n', "line 1 is not what a run writes"),
+        ("metrics.jsonl", "3\n", "line 1 is not a valid row"),
+        ("metrics.jsonl", '{"round": 0, "elapsed": 0, "distance": 0}\n', "line 1 is not a valid row"),
         ("metrics.jsonl", "", r"metrics\.jsonl of a run that ended is empty"),
         ("outcome.json", '{"status": "done"}', "does not say how the run ended"),
-        ("experiment.json", "[]", "holds no table of values"),
+        ("experiment.json", "[]", "is not a JSON object"),
         ("experiment.json", "{}", "says nothing of 'seed'"),
         ("experiment.json", json.dumps(CONFIG | {"data": 3}), "data must be a table of settings"),
         ("experiment.json", json.dumps(CONFIG | {"recovery": {}}), "says nothing of 'rounds'"),
@@ -435,7 +435,7 @@ def test_a_damaged_run_is_named(gathered, file, content, sentence):
 
 def test_a_run_that_does_not_say_what_made_it_is_named(gathered):
     (gathered / "mine/seed-4/fedosd/environment.json").unlink()
-    with pytest.raises(FedUnlearnError, match=r"holds no environment\.json"):
+    with pytest.raises(FedUnlearnError, match=r"has no environment\.json"):
         gather(gathered, read_columns(gathered), "laptop")
 
 
@@ -448,7 +448,7 @@ def test_a_run_in_the_folder_of_another_seed_is_named(gathered):
 def test_a_trial_that_measured_nothing_is_named(gathered):
     row = {"stage": "start", "round": 0, "elapsed": 0, "distance": 0}
     (gathered / "mine/trials/fedosd/0.1/metrics.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(FedUnlearnError, match=r"0\.1 has ended and holds no evaluated round"):
+    with pytest.raises(FedUnlearnError, match=r"0\.1 has ended without an evaluated round"):
         gather(gathered, read_columns(gathered), "laptop")
 
 

@@ -1,4 +1,4 @@
-"""Data sets, partitions, the backdoor, and the clients made from them."""
+"""Datasets, partitions, the backdoor, and the clients made from them."""
 
 from .backdoor import Trigger, poison, trigger, triggered
 from .datasets import Dataset, load, where

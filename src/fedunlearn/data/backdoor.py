@@ -32,8 +32,8 @@ def trigger(seed: int, shape: Sequence[int], value: float = VALUE) -> Trigger:
     """Draw a random 3×3 pattern, one pixel away from the bottom right corner of images of this shape."""
     if len(shape) < 2 or min(shape[-2:]) < 4:
         raise FedUnlearnError(
-            f"a backdoor needs pictures of at least 4×4 pixels, not the shape {tuple(shape)}: "
-            "use another data set or no backdoor"
+            f"a backdoor needs images of at least 4×4 pixels, not the shape {tuple(shape)}: "
+            "use another dataset or disable the backdoor"
         )
     random = generator("trigger", seed)
     pattern = torch.zeros(3, 3, dtype=torch.bool)

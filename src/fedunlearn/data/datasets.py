@@ -47,7 +47,7 @@ def load(name: str, directory: Path | None = None, fraction: float = 1.0) -> Dat
     """
     make = dataset[name]
     if not 0 < fraction <= 1:
-        raise FedUnlearnError(f"the fraction of data set {name!r} must be in (0, 1], not {fraction}")
+        raise FedUnlearnError(f"the fraction of dataset {name!r} must be in (0, 1], not {fraction}")
     whole: Dataset = make(directory)
     if fraction == 1:
         return whole
@@ -107,8 +107,8 @@ def _idx_dataset(name: str, directory: Path | None) -> Dataset:
     folder = find(name, directory)
 
     def split(prefix: str) -> Examples:
-        pictures = _idx_array(read(name, folder, f"{prefix}-images-idx3-ubyte"))
-        return _examples(pictures[:, None], _idx_array(read(name, folder, f"{prefix}-labels-idx1-ubyte")))
+        images = _idx_array(read(name, folder, f"{prefix}-images-idx3-ubyte"))
+        return _examples(images[:, None], _idx_array(read(name, folder, f"{prefix}-labels-idx1-ubyte")))
 
     return Dataset(name, 10, split("train"), split("t10k"))
 
@@ -143,7 +143,7 @@ def cifar100(directory: Path | None = None) -> Dataset:
 
 @dataset(
     "cifar100-test",
-    summary="the 10,000 test pictures of CIFAR-100 alone, 80 % of each class as train and the rest as test",
+    summary="the 10,000 test images of CIFAR-100 only: 80 % of each class as train, the rest as test",
     licence="none stated",
 )
 def cifar100_test(directory: Path | None = None) -> Dataset:
@@ -174,7 +174,7 @@ def _unpickle(content: bytes, path: Path) -> dict[bytes, Any]:
         # Python 2 wrote the files, so their strings are bytes.
         result: dict[bytes, Any] = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except pickle.UnpicklingError as error:
-        raise FedUnlearnError(f"{path} is no CIFAR file ({error}): get another copy") from error
+        raise FedUnlearnError(f"{path} is not a CIFAR file ({error}): get another copy") from error
     return result
 
 
@@ -192,4 +192,4 @@ class _ArraysOnly(pickle.Unpickler):
         try:
             return self._known[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed") from None

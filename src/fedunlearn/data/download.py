@@ -1,4 +1,4 @@
-"""Data sets from the network, on request only."""
+"""Downloads datasets, only on request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TIMEOUT_SECONDS = 30
 
 
 def fetch(name: str) -> Path:
-    """The folder of the named data set, which is downloaded if it is not whole on this machine."""
+    """Return the folder of the named dataset; download it if it is not complete on this machine."""
     dataset.entry(name)
     if name not in SOURCES:
         folder = where(name)
         if folder is None:
-            raise FedUnlearnError(f"data set {name!r} was registered without an address to download it from")
+            raise FedUnlearnError(f"dataset {name!r} has no download address: copy its files to this machine")
         return folder
     here = _intact(name)
     if here is not None:
@@ -40,12 +40,12 @@ def fetch(name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, source.title):
             here = _intact(name)
-            if here is not None:  # by the work of another process
+            if here is not None:  # another process has downloaded it
                 return here
             for path in _download(source, packages):
                 for file, content in _unpacked(path):
                     if file in _published(source):
-                        # A half-written file never has the real name, and goes with the packages.
+                        # A partial file never has the final name, and is deleted with the packages.
                         part = packages / secrets.token_hex(8)
                         with part.open("xb") as stream:
                             stream.write(content)
@@ -54,7 +54,7 @@ def fetch(name: str) -> Path:
     except OSError as error:
         raise FedUnlearnError(
             f"{source.title} cannot be written to {data_directory()} ({error}): "
-            f"make room there, or set {SETTING} to another folder"
+            f"free some space there, or set {SETTING} to another folder"
         ) from error
     for file in source.files:
         read(name, folder, file)
@@ -63,12 +63,12 @@ def fetch(name: str) -> Path:
 
 @contextmanager
 def _locked(folder: Path, title: str) -> Iterator[None]:
-    """Lets one process at a time fill a folder."""
+    """Let one process at a time write to a folder."""
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        warnings.warn(f"waiting for another process that downloads {title}", stacklevel=4)
+        warnings.warn(f"waiting for another process that is downloading {title}", stacklevel=4)
         lock.acquire()
     try:
         yield
@@ -77,7 +77,7 @@ def _locked(folder: Path, title: str) -> Iterator[None]:
 
 
 def _intact(name: str) -> Path | None:
-    """The folder that holds the whole data set, if there is one."""
+    """Return the folder with the complete dataset, if there is one."""
     folder = locate(name)
     if folder is None:
         return None
@@ -90,13 +90,13 @@ def _intact(name: str) -> Path | None:
 
 
 def _published(source: Source) -> set[str]:
-    """All files of the packages, also those that another data set needs: nobody should load them twice."""
+    """Return all files of the packages, including those of other datasets, to avoid a second download."""
     return {file for other in SOURCES.values() if other.downloads == source.downloads for file in other.files}
 
 
 def _download(source: Source, folder: Path) -> list[Path]:
-    """The packages of a data set; what an earlier attempt got whole is not loaded again."""
-    # Slow to import, and only a download needs them.
+    """Download the packages of a dataset, except those that an earlier attempt has completed."""
+    # Imported here because they are slow to import and only downloads need them.
     try:
         import pooch  # type: ignore[import-untyped]
         import requests
@@ -109,9 +109,9 @@ def _download(source: Source, folder: Path) -> list[Path]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
 
-    def carry(address: str, path: str, _: object) -> None:
-        # Unlike pooch's own downloader this closes the connection when it breaks, and shows progress by rich.
-        header = {"Accept-Encoding": "identity"}  # a .gz is to arrive as it lies there
+    def transfer(address: str, path: str, _: object) -> None:
+        # Unlike pooch's own downloader, this closes a broken connection and shows progress with rich.
+        header = {"Accept-Encoding": "identity"}  # keep .gz files compressed
         with requests.get(address, headers=header, stream=True, timeout=TIMEOUT_SECONDS) as response:
             response.raise_for_status()
             size = int(response.headers.get("Content-Length", 0)) or None
@@ -123,7 +123,7 @@ def _download(source: Source, folder: Path) -> list[Path]:
 
     pooch.get_logger().setLevel("WARNING")
     addresses = {PurePosixPath(address).name: address for address in source.downloads}
-    keeper = pooch.create(
+    cache = pooch.create(
         folder,
         base_url="",
         registry={file: f"md5:{source.downloads[address]}" for file, address in addresses.items()},
@@ -135,25 +135,25 @@ def _download(source: Source, folder: Path) -> list[Path]:
     with progress:
         for file, address in addresses.items():
             try:
-                paths.append(Path(keeper.fetch(file, downloader=carry)))
+                paths.append(Path(cache.fetch(file, downloader=transfer)))
             except requests.RequestException as error:
-                # The text of a broken connection is half a page about the library's inside.
+                # For a broken connection, the error text is half a page of library internals.
                 answered = isinstance(error, requests.HTTPError)
-                reason = error if answered else "no connection, or it broke"
+                reason = error if answered else "no connection, or the connection broke"
                 raise FedUnlearnError(
                     f"{source.title} could not be downloaded from {address} ({reason}): "
                     f"check the network and try again, or {elsewhere}"
                 ) from error
             except ValueError as error:
                 raise FedUnlearnError(
-                    f"what came from {address} is not {source.title}, which has md5 "
+                    f"the file from {address} is not {source.title}, which has md5 "
                     f"{source.downloads[address]}: try again later, or {elsewhere}"
                 ) from error
     return paths
 
 
 def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
-    """File names and contents of a .tar.gz or .gz; members are read, never put where their names point."""
+    """Yield names and contents of the files in a .tar.gz or .gz; never write to the paths it names."""
     if not path.name.endswith(".tar.gz"):
         yield path.stem, gzip.decompress(path.read_bytes())
         return

@@ -24,14 +24,14 @@ def pools(
     options: Mapping[str, Any] | None = None,
 ) -> list[Tensor]:
     """Return the pools of the named partition; they are non-empty, disjoint and cover all examples."""
-    share_out = partition[name]
+    distribute = partition[name]
     options = dict(options or {})
-    _check_options(name, share_out, options)
+    _check_options(name, distribute, options)
     if clients < 1:
         raise FedUnlearnError(f"partition {name!r} needs at least one client, not {clients}")
     if len(labels) < clients:
         raise FedUnlearnError(
-            f"partition {name!r} cannot share {len(labels)} examples among {clients} clients: "
+            f"partition {name!r} cannot distribute {len(labels)} examples among {clients} clients: "
             f"use at most {len(labels)} clients or more data"
         )
     lowest, highest = int(labels.min()), int(labels.max())
@@ -40,13 +40,13 @@ def pools(
             f"partition {name!r} was given labels {lowest}..{highest} for {classes} classes: "
             f"labels must be 0..{classes - 1}"
         )
-    result: list[Tensor] = share_out(labels, classes, clients, seed, **options)
+    result: list[Tensor] = distribute(labels, classes, clients, seed, **options)
     _check_pools(name, result, len(labels), clients)
     return result
 
 
-def _check_options(name: str, share_out: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    parameters = list(inspect.signature(share_out).parameters.values())[4:]
+def _check_options(name: str, distribute: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    parameters = list(inspect.signature(distribute).parameters.values())[4:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [parameter.name for parameter in parameters]
@@ -64,8 +64,8 @@ def _check_pools(name: str, result: Sequence[Any], examples: int, clients: int) 
     for number, pool in enumerate(result):
         if not isinstance(pool, Tensor) or pool.ndim != 1 or pool.dtype != torch.int64:
             raise FedUnlearnError(
-                f"partition {name!r} made pool {number} of {clients} in the wrong form: "
-                "a pool is a one-dimensional tensor of int64 indices"
+                f"partition {name!r} made an invalid pool {number} of {clients}: "
+                "a pool must be a one-dimensional tensor of int64 indices"
             )
         if len(pool) == 0:
             raise FedUnlearnError(
@@ -82,12 +82,12 @@ def _check_pools(name: str, result: Sequence[Any], examples: int, clients: int) 
     times = torch.bincount(taken, minlength=examples)
     if int(times.max()) > 1:
         raise FedUnlearnError(
-            f"partition {name!r} gave out example {int(times.argmax())} {int(times.max())} times: "
+            f"partition {name!r} assigned example {int(times.argmax())} {int(times.max())} times: "
             "pools must be disjoint"
         )
     if int(times.min()) == 0:
         raise FedUnlearnError(
-            f"partition {name!r} gave example {int(times.argmin())} to nobody: pools must hold every example"
+            f"partition {name!r} left example {int(times.argmin())} out: pools must cover every example"
         )
 
 
@@ -121,7 +121,9 @@ def iid(labels: Tensor, classes: int, clients: int, seed: int) -> list[Tensor]:
     return _deal(labels, {label: range(clients) for label in range(classes)}, clients)
 
 
-@partition("dirichlet", summary="each class is shared out in proportions drawn from a Dirichlet distribution")
+@partition(
+    "dirichlet", summary="each class is distributed in proportions drawn from a Dirichlet distribution"
+)
 def dirichlet(
     labels: Tensor, classes: int, clients: int, seed: int, alpha: float = 0.5, minimum: int = 1
 ) -> list[Tensor]:
@@ -152,12 +154,12 @@ def _filled(result: list[Tensor], minimum: int) -> list[Tensor]:
     """Move examples from the end of the largest pool to the smallest until all have ``minimum``."""
     while True:
         sizes = [len(pool) for pool in result]
-        poor, rich = sizes.index(min(sizes)), sizes.index(max(sizes))
-        if sizes[poor] >= minimum:
+        smallest, largest = sizes.index(min(sizes)), sizes.index(max(sizes))
+        if sizes[smallest] >= minimum:
             return result
-        kept = max(minimum, sizes[rich] - (minimum - sizes[poor]))
-        result[poor] = torch.cat([result[poor], result[rich][kept:]])
-        result[rich] = result[rich][:kept]
+        kept = max(minimum, sizes[largest] - (minimum - sizes[smallest]))
+        result[smallest] = torch.cat([result[smallest], result[largest][kept:]])
+        result[largest] = result[largest][:kept]
 
 
 def _pathological(
@@ -171,8 +173,8 @@ def _pathological(
     blocks = 100 // percent
     if classes % blocks:
         raise FedUnlearnError(
-            f"partition 'pat-{percent}' gives each client {percent} % of the classes, and {classes} classes "
-            f"cannot be divided so: the number of classes must be a multiple of {blocks}"
+            f"partition 'pat-{percent}' cannot give each client {percent} % of {classes} classes: "
+            f"the number of classes must be a multiple of {blocks}"
         )
     if clients % blocks:
         below = clients - clients % blocks

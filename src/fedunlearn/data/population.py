@@ -47,7 +47,7 @@ def reserve(dataset: Dataset, count: int, seed: int) -> tuple[ClientData, Datase
     size = len(dataset.train.y)
     if not 0 < count < size:
         raise FedUnlearnError(
-            f"public = {count}: the training set has {size} examples, and some must be left"
+            f"public = {count}: the training set has {size} examples, and the clients need some of them"
         )
     drawn = torch.randperm(size, generator=generator("public", seed))
     chosen, left = drawn[:count], drawn[count:].sort().values
@@ -185,12 +185,12 @@ def _targets(
         count = len(chosen)
     for client in chosen:
         if client not in clients:
-            raise FedUnlearnError(f"target {client!r} is no client{did_you_mean(client, clients)}")
+            raise FedUnlearnError(f"target {client!r} is not a client{did_you_mean(client, clients)}")
     most = len(clients) if all_allowed else len(clients) - 1
     if not 1 <= count <= most:
         raise FedUnlearnError(
             f"{count} of {len(clients)} clients cannot be targets: "
-            + (f"name 1 to {most}" if most else "use at least 2 clients, so that somebody is retained")
+            + (f"name 1 to {most}" if most else "use at least 2 clients, so that one is retained")
         )
     return chosen
 
@@ -217,7 +217,7 @@ def _forget_clients(
         marked = triggered(len(after.y), unlearn_share, batch_size)
         if not marked.any() or not triggered(len(before.y), pretrain_share, batch_size).any():
             raise FedUnlearnError(
-                f"a poisoned share of {min(pretrain_share, unlearn_share)} poisons nothing in batches of "
+                f"a poisoned share of {min(pretrain_share, unlearn_share)} poisons no example in batches of "
                 f"{batch_size}: use a larger share or a larger batch_size"
             )
         # Deviation: in the authors' pre-training this set also contains the clean examples of each batch.
@@ -250,7 +250,7 @@ def _forget_samples(
         train = held.train if mark is None else _put(held.train, chosen, forget)
         pretraining[client] = ClientData(train, measured)
         _split(unlearning, client, rest, held.evaluations, "forget", ClientData(forget, measured))
-    return _with_retained(pretraining, unlearning, "the forget share covers everything every client holds")
+    return _with_retained(pretraining, unlearning, "the share to forget covers all data of all clients")
 
 
 def _forget_class(
@@ -261,11 +261,13 @@ def _forget_class(
     backdoor: bool,
 ) -> Population:
     if backdoor:
-        raise FedUnlearnError("level 'class' forgets clean examples of one class: switch the backdoor off")
+        raise FedUnlearnError("level 'class' forgets clean examples of one class: disable the backdoor")
     if not 0 <= label < classes:
         raise FedUnlearnError(f"label {label} is not one of the {classes} classes: use 0..{classes - 1}")
     if not isinstance(targets, int):
-        raise FedUnlearnError("level 'class' makes all who hold the class targets: name a label, not targets")
+        raise FedUnlearnError(
+            "level 'class' targets all clients that hold the class: set a label, not targets"
+        )
     pretraining, unlearning = dict(holdings), dict(holdings)
     for client, held in holdings.items():
         trained, test = held.train.y == label, held.evaluations["test"]
@@ -280,7 +282,7 @@ def _forget_class(
         _split(unlearning, client, rest, _sets(test=test.take(~tested)), f"class-{label}", virtual)
     if unlearning.keys() == holdings.keys():
         raise FedUnlearnError(f"no client trains on label {label}: choose a label that is in the data")
-    return _with_retained(pretraining, unlearning, f"every client holds nothing but label {label}")
+    return _with_retained(pretraining, unlearning, f"all clients hold only label {label}")
 
 
 def _put(examples: Examples, chosen: Tensor, replacement: Examples) -> Examples:
@@ -306,10 +308,10 @@ def _split(
 
 
 def _with_retained(
-    pretraining: dict[ClientId, ClientData], unlearning: dict[ClientId, ClientData], otherwise: str
+    pretraining: dict[ClientId, ClientData], unlearning: dict[ClientId, ClientData], because: str
 ) -> Population:
     ordered = {client: unlearning[client] for client in sorted(unlearning)}
     targets = tuple(client for client in ordered if client not in pretraining)
     if len(targets) == len(ordered):
-        raise FedUnlearnError(f"nobody is left to keep the model for, because {otherwise}: forget less")
+        raise FedUnlearnError(f"no retained client is left, because {because}: forget less")
     return Population(pretraining, ordered, targets)

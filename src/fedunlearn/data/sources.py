@@ -113,7 +113,7 @@ def data_directory() -> Path:
 
 
 def user_cache(setting: str) -> Path:
-    """The cache folder of the platform, for whoever has not named a folder in the variable ``setting``."""
+    """Return the cache folder of the platform, the default if the variable ``setting`` names no folder."""
     try:
         from platformdirs import user_cache_path
     except ImportError:
@@ -139,42 +139,42 @@ def find(name: str, directory: Path | None = None) -> Path:
         return folder
     source = SOURCES[name]
     advice = (
-        f"run `fedunlearn data get {name}` or set {SETTING} to a folder that holds it"
+        f"run `fedunlearn data get {name}` or set {SETTING} to the folder that holds it"
         if directory is None
-        else f"name another folder, or none after `fedunlearn data get {name}`"
+        else f"name another folder, or run `fedunlearn data get {name}` and name none"
     )
     for place in _places(name, directory):
         missing = [file for file in source.files if not _stored(place, file)]
         if len(missing) < len(source.files):
             enough = [other for other in SOURCES if other != name and locate(other, place) == place]
-            hint = f", or use data set {enough[0]!r}, for which what is there is enough" if enough else ""
+            hint = f", or use dataset {enough[0]!r}, whose files are all there" if enough else ""
             raise FedUnlearnError(
-                f"data set {name!r} ({source.title}) lacks {', '.join(missing)} in {place}: {advice}{hint}"
+                f"dataset {name!r} ({source.title}) lacks {', '.join(missing)} in {place}: {advice}{hint}"
             )
-    looked = [directory or data_directory()]
-    looked += [source.system] if source.system and directory is None else []
+    searched = [directory or data_directory()]
+    searched += [source.system] if source.system and directory is None else []
     raise FedUnlearnError(
-        f"data set {name!r} ({source.title}: {', '.join(source.files)}) was not found "
-        f"in {' or '.join(map(str, looked))}: {advice}"
+        f"dataset {name!r} ({source.title}: {', '.join(source.files)}) was not found "
+        f"in {' or '.join(map(str, searched))}: {advice}"
     )
 
 
 def read(name: str, folder: Path, file: str) -> bytes:
     """Return the decompressed content of one file, verified against the published md5."""
     path = _stored(folder, file)
-    mend = f"delete it and run `fedunlearn data get {name}`"
+    fix = f"delete it and run `fedunlearn data get {name}`"
     try:
         content = (path or folder / file).read_bytes()
         if path and path.suffix == ".gz":
             content = gzip.decompress(content)
     except (EOFError, zlib.error, OSError) as error:
-        raise FedUnlearnError(f"{path or folder / file} cannot be read ({error}): {mend}") from error
+        raise FedUnlearnError(f"{path or folder / file} cannot be read ({error}): {fix}") from error
     expected, found = SOURCES[name].files[file], hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != expected:
         other = next((key for key, source in SOURCES.items() if found in source.files.values()), None)
         raise FedUnlearnError(
-            f"{path} {f'belongs to data set {other!r}' if other else 'is damaged'}: as {file} of "
-            f"{SOURCES[name].title} it should have md5 {expected} but has {found}; {mend}"
+            f"{path} {f'belongs to dataset {other!r}' if other else 'is damaged'}: as {file} of "
+            f"{SOURCES[name].title} it should have md5 {expected} but has {found}; {fix}"
         )
     return content
 

@@ -1,4 +1,4 @@
-"""Unlearning methods: one paper, one file. Each function makes the phases of its method for a schedule."""
+"""Unlearning methods, one file per paper. Each function returns the phases of its method for a schedule."""
 
 from .. import client as _registers_losses_and_steps  # noqa: F401
 from ..core.registry import method

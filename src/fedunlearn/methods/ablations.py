@@ -1,4 +1,4 @@
-"""FedOSD with one part replaced: the paper's ablations M1 to M6, in other values of the same fields."""
+"""The paper's ablations M1 to M6: FedOSD's phases with one field changed."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ def _phases(schedule: Schedule, direction: Direct = steepest) -> tuple[Phase, ..
     "fedosd-m1", paper=PAPER, summary="FedOSD with gradient ascent in place of the UCE loss", online=ONLINE
 )
 def m1(schedule: Schedule) -> tuple[Phase, ...]:
-    """No UCE: the targets climb cross-entropy."""
+    """No UCE: the targets maximise the cross-entropy."""
     return fedosd(schedule, objective="ascent")
 
 
 @method("fedosd-m2", paper=PAPER, summary="FedOSD without the orthogonal projection", online=ONLINE)
 def m2(schedule: Schedule) -> tuple[Phase, ...]:
-    """No projection: the targets' descent as it is."""
+    """No projection: the targets' descent direction is used unchanged."""
     return _phases(schedule, direction=lambda forget, retain, _: plain_descent(forget, retain))
 
 
 @method(
-    "fedosd-m3", paper=PAPER, summary="FedOSD with the direction that helps everybody (MGDA)", online=ONLINE
+    "fedosd-m3",
+    paper=PAPER,
+    summary="FedOSD with the common descent direction of all clients (MGDA)",
+    online=ONLINE,
 )
 def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
-    """``match_norm`` gives the step the norm of the targets' update, as in FedOSD."""
+    """``match_norm`` scales the step to the norm of the targets' update, as in FedOSD."""
     return _phases(
         schedule,
         direction=lambda forget, retain, _: common_descent(forget, retain, match_norm=match_norm),
@@ -49,7 +52,7 @@ def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
     "fedosd-m4", paper=PAPER, summary="FedOSD with a random orthogonal direction that forgets", online=ONLINE
 )
 def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tuple[Phase, ...]:
-    """``spread`` is the length of the random part beside the steepest 1; ``literal`` is that part alone."""
+    """``spread`` is the length of the random part relative to the steepest; ``literal`` uses it alone."""
     require(spread >= 0, "spread", spread, "zero or more")
     part = math.inf if literal else spread
     return _phases(
@@ -64,7 +67,7 @@ def m5(schedule: Schedule) -> tuple[Phase, ...]:
     return fedosd(schedule, anchor="never")
 
 
-@method("fedosd-m6", paper=PAPER, summary="FedOSD with a UCE loss that has no bound", online=ONLINE)
+@method("fedosd-m6", paper=PAPER, summary="FedOSD with an unbounded UCE loss", online=ONLINE)
 def m6(schedule: Schedule) -> tuple[Phase, ...]:
-    """−log(1 − p), which has no bound where p nears 1; its gradient by the logits has."""
+    """The loss −log(1 − p) is unbounded as p approaches 1; its gradient in the logits is bounded."""
     return fedosd(schedule, objective="unlikelihood")

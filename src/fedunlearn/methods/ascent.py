@@ -1,4 +1,4 @@
-"""Gradient ascent: the plainest way to forget, and a control for the methods that restrain it."""
+"""Gradient ascent: the simplest way to forget, and a control for the methods that constrain it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .targets import TargetTraining
 
 @dataclass(frozen=True)
 class Ascent(TargetTraining):
-    """The targets climb their own loss, with the gradient of each step clipped."""
+    """The targets maximise their own loss, with the gradient of each step clipped."""
 
     clip: float = math.inf
 
@@ -25,11 +25,11 @@ class Ascent(TargetTraining):
 @method(
     "ascent",
     paper="-",
-    summary="control: gradient ascent at the targets, nothing that restrains it",
+    summary="control: unconstrained gradient ascent at the targets",
     online="targets, then retained",
 )
 def ascent(schedule: Schedule, *, clip: float = 5.0) -> tuple[Phase, ...]:
-    """``clip`` bounds the norm of the gradient of each local step; the loss itself has no bound."""
+    """``clip`` bounds the norm of the gradient of each local step; the loss itself is unbounded."""
     require(clip > 0, "clip", clip, "positive")
     return (
         Ascent(schedule.unlearn_rounds, schedule.unlearn_lr, clip=clip),

@@ -1,4 +1,4 @@
-"""EWCSGA: gradient ascent held back by elastic weight consolidation (Wu et al., IEEE Network 2022)."""
+"""EWCSGA: gradient ascent with elastic weight consolidation (Wu et al., IEEE Network 2022)."""
 
 from __future__ import annotations
 
@@ -34,37 +34,41 @@ from .schedule import Schedule
 
 @work("fisher", summary="the diagonal of the Fisher information", part_of="ewcsga")
 def fisher(task: LabelTask, model: nn.Module, batches: Iterator[Batch]) -> Mapping[str, Tensor]:
-    """The mean over batches of (∇ log p(ŷ|x))², ŷ being what the model itself predicts."""
+    """The mean over batches of (∇ log p(ŷ|x))², where ŷ is the model's own prediction."""
     parameters = vectors.trainable(model)
     squares = []
     for batch in batches:
         logits = task.logits(model, batch)
         loss = cross_entropy(logits, logits.detach().argmax(1))
-        slopes = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        squares.append(torch.cat([slope.reshape(-1) for slope in slopes]).square())
+        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        squares.append(torch.cat([gradient.reshape(-1) for gradient in gradients]).square())
     return {"fisher": sum(squares[1:], squares[0]) / len(squares)}
 
 
-@step("elastic", summary="a clipped step, and a spring to an anchor in each parameter", part_of="ewcsga")
+@step(
+    "elastic",
+    summary="a clipped step, plus a quadratic penalty on the distance to an anchor",
+    part_of="ewcsga",
+)
 def elastic(job: Job) -> Step:
-    """The step of −L + λ/2 Σ F_k (ω_k − ω⁰_k)².
+    """A descent step on −L + λ/2 Σ F_k (ω_k − ω⁰_k)².
 
-    The sign is that of the paper's text: its formula, ascended literally, would maximise the penalty.
-    Deviation: λ F_k is capped at 1/η, where one step leads back to ω⁰ and any more would overshoot.
+    The sign follows the paper's text; ascent on its formula, taken literally, would maximise the penalty.
+    Deviation: λ F_k is capped at 1/η, where one step returns to ω⁰; a larger value would overshoot.
     """
-    climb, anchor = clipped(job), job.arrays["anchor"]
+    ascend, anchor = clipped(job), job.arrays["anchor"]
     stiffness = float(job.config["penalty"]) * job.arrays["fisher"]
 
     def rule(params: Vector, gradient: Vector, lr: float) -> Vector:
         pull = stiffness.clamp(max=1 / lr) * (params - anchor)
-        return climb(params, gradient, lr) + lr * pull
+        return ascend(params, gradient, lr) + lr * pull
 
     return rule
 
 
 @dataclass(frozen=True)
 class ElasticAscent(Phase):
-    """Ascent at the targets that parameters resist the more, the more they matter at ω⁰."""
+    """Ascent at the targets; the more a parameter matters at ω⁰, the more its change is penalised."""
 
     penalty: float = 5000.0
     clip: float = 5.0
@@ -88,7 +92,7 @@ class ElasticAscent(Phase):
         return state.step(-replies.every(request.targets).mean())
 
     def _importance(self, request: Request, state: State) -> Generator[Jobs, Replies, Vector]:
-        """How much each parameter matters, by the examples of those who are asked."""
+        """The importance of each parameter, measured on the examples of the asked clients."""
         asked = request.targets if self.whose == "target" else request.asked
         replies = yield dict.fromkeys(
             asked, Job("fisher", request.params, expects={"fisher": request.params.shape})
@@ -111,7 +115,7 @@ def ewcsga(
     clip: float = 5.0,
     fisher: Literal["target", "retained"] = "target",
 ) -> tuple[Phase, ...]:
-    """``penalty`` is λ; ``fisher`` says on whose data the first round takes the Fisher diagonal."""
+    """``penalty`` is λ; ``fisher`` selects whose data the first round computes the Fisher diagonal on."""
     require(clip > 0, "clip", clip, "positive")
     require(penalty >= 0, "penalty", penalty, "zero or more")
     return (

@@ -21,7 +21,7 @@ class Averaging(Phase):
 
 @dataclass(frozen=True)
 class Pretraining(Phase):
-    """Averaging over all clients, later targets included; records in its memory what later methods need."""
+    """Averaging over all clients, later targets included; records the history that later methods need."""
 
     history: tuple[str, ...] = ()
 

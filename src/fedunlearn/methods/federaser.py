@@ -15,9 +15,9 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class CalibratedReplay(Phase):
-    """New directions from the retained clients, with the lengths that their updates once had.
+    """New directions from the retained clients, scaled to the recorded norms of their updates.
 
-    The phase replays as many of the recorded rounds as it has rounds, evenly spaced.
+    A phase of N rounds replays N of the recorded rounds, evenly spaced.
     """
 
     effort: float = 1.0
@@ -27,14 +27,14 @@ class CalibratedReplay(Phase):
     needs: ClassVar[frozenset[str]] = frozenset({"norms"})
 
     def start(self, request: Request, state: State) -> State:
-        # The statistics of BatchNorm in ω⁰ are the targets' as well.
+        # The BatchNorm statistics in ω⁰ depend on the targets too.
         new = request.fresh("federaser").buffers if request.fresh else state.buffers
         return State(state.params, buffers=new)
 
     def round(self, request: Request, state: State) -> Round:
         # The first round starts from the model that pre-training started from.
-        begun = state.params if state.round else request.history.shared["norms"]
-        replies = yield {client: train(begun, effort=self.effort) for client in request.asked}
+        start = state.params if state.round else request.history.shared["norms"]
+        replies = yield {client: train(start, effort=self.effort) for client in request.asked}
         recorded = min(len(request.history.of("norms", client)) for client in request.retained)
         replayed = state.round * max(recorded, self.rounds) // self.rounds
         calibrated = {
@@ -42,10 +42,10 @@ class CalibratedReplay(Phase):
             for client, reply in replies.some(request.asked).items()
             if (scaled := self._scaled(request, client, replayed, reply.moved)) is not None
         }
-        # Deviation: the paper prints another 1/(K-1) before this mean, which its text contradicts.
-        moved = state.move_to(begun - Replies(calibrated).average() if calibrated else begun)
+        # Deviation: the paper's formula has another factor 1/(K-1), which its text contradicts.
+        moved = state.move_to(start - Replies(calibrated).average() if calibrated else start)
         if replayed + 1 >= recorded and state.round + 1 < self.rounds:
-            return moved.halt(Status.CONVERGED, f"all {recorded} recorded rounds are replayed")
+            return moved.halt(Status.CONVERGED, f"all {recorded} recorded rounds have been replayed")
         return moved
 
     def _scaled(self, request: Request, client: ClientId, round: int, fresh: Vector) -> Vector | None:
@@ -63,7 +63,7 @@ class CalibratedReplay(Phase):
 
 @dataclass(frozen=True)
 class LayerwiseReplay(CalibratedReplay):
-    """The same with the length of each parameter tensor."""
+    """The same, with a norm for each parameter tensor."""
 
     layerwise: bool = True
 
@@ -73,12 +73,12 @@ class LayerwiseReplay(CalibratedReplay):
 @method(
     "federaser",
     paper="Liu et al., IWQoS 2021",
-    summary="replays the recorded rounds without the targets: new directions, old lengths",
+    summary="replays the recorded rounds without the targets: new directions, recorded norms",
     online="retained",
 )
 def federaser(schedule: Schedule, *, effort: float = 1.0, layerwise: bool = False) -> tuple[Phase, ...]:
     """``effort`` is the share of the local epochs spent on calibration (the paper's r);
-    ``layerwise`` keeps the length of each parameter tensor, not of the whole update."""
+    ``layerwise`` keeps the norm of each parameter tensor instead of that of the whole update."""
     require(0 < effort <= 1, "effort", effort, "above 0 and at most 1")
     replay = LayerwiseReplay if layerwise else CalibratedReplay
     return (replay(schedule.rounds, schedule.pretrain_lr, effort),)

@@ -16,9 +16,11 @@ from .fedavg import Averaging
 from .schedule import Schedule
 
 
-@loss("distillation", summary="what another model predicts, without labels", part_of="fedkdu")
+@loss(
+    "distillation", summary="cross-entropy to another model's predictions, without labels", part_of="fedkdu"
+)
 def distillation(task: LabelTask, job: Job) -> Loss:
-    """Cross-entropy to a teacher's probabilities at a temperature τ, times τ²."""
+    """Cross-entropy to the teacher's probabilities at temperature τ, times τ²."""
     teacher, temperature = job.arrays["teacher"], float(job.config["temperature"])
 
     def minimised(model: nn.Module, batch: Batch) -> Tensor:
@@ -30,7 +32,7 @@ def distillation(task: LabelTask, job: Job) -> Loss:
 
 @dataclass(frozen=True)
 class UpdateErasure(Phase):
-    """ω⁰ − Σ_t p_u U_u: the model without anything that the targets ever added."""
+    """ω⁰ − Σ_t p_u U_u: the model without the updates of the targets."""
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
@@ -46,7 +48,7 @@ class UpdateErasure(Phase):
 
 @dataclass(frozen=True)
 class PublicDistillation(Phase):
-    """The erased model learns from the old one on data that nobody asked to forget."""
+    """The erased model learns from the old model on public data."""
 
     temperature: float = 2.0
 
@@ -68,7 +70,7 @@ class PublicDistillation(Phase):
     online="retained",
 )
 def fedkdu(schedule: Schedule, *, epochs: int = 5, temperature: float = 2.0) -> tuple[Phase, ...]:
-    """``epochs`` of distillation on the public data, each a round; ``temperature`` softens the teacher."""
+    """``epochs`` of distillation on public data, one per round; ``temperature`` softens the teacher."""
     require(epochs >= 0, "epochs", epochs, "zero or more")
     require(temperature > 0, "temperature", temperature, "positive")
     once, rest = schedule.in_one_round

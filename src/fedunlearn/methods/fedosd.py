@@ -19,7 +19,7 @@ from .schedule import Schedule
 PATIENCE = 3
 
 Direct = Callable[[Tensor, Tensor, torch.Generator], Direction]
-"""Finds a step from the targets' displacement, the retained clients', and random numbers if it wants any."""
+"""Maps the displacements of the targets and of the retained clients to a step; may draw random numbers."""
 
 Anchor = Literal["reverting", "always", "never"]
 
@@ -65,7 +65,7 @@ class ForgettingDescent(Phase):
 
 
 def diagnostics(found: Direction) -> dict[str, float]:
-    """What a round reports about its direction."""
+    """The metrics of a round's direction."""
     return {
         "sine": found.sine,
         "amplification": found.amplification,
@@ -78,7 +78,7 @@ def diagnostics(found: Direction) -> dict[str, float]:
 class AnchoredAveraging(Phase):
     """Averages the retained clients, never moving back towards ω⁰ (Alg. 1, lines 11-23).
 
-    The models of earlier requests are anchors like ω⁰; with none the phase is the paper's.
+    The models of earlier requests are anchors too; without earlier requests this is the paper's phase.
     """
 
     anchor: Anchor = "reverting"
@@ -105,8 +105,8 @@ class AnchoredAveraging(Phase):
     online="targets and retained, then retained",
 )
 def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reverting") -> tuple[Phase, ...]:
-    """``objective`` is the targets' unlearning loss. ``anchor`` says which post-training updates are
-    projected: ``reverting`` ones (the paper), ``always`` all (its released code), or ``never`` any."""
+    """``objective`` is the targets' unlearning loss. ``anchor`` selects the post-training updates to
+    project: ``reverting`` ones (the paper), ``always`` (its released code), or ``never``."""
     require_unlearning_loss(objective)
     return (
         ForgettingDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),

@@ -16,9 +16,11 @@ from .schedule import Schedule
 from .targets import TargetTraining
 
 
-@loss("virtual_teacher", summary="what another model predicts, except for the labels", part_of="fedquit")
+@loss(
+    "virtual_teacher", summary="another model's predictions with the label's logit lowered", part_of="fedquit"
+)
 def virtual_teacher(task: LabelTask, job: Job) -> Loss:
-    """KL from the teacher's prediction with the label's logit lowered to the least of all."""
+    """KL divergence from the teacher's prediction, with the label's logit lowered to the minimum."""
     teacher = job.arrays["teacher"]
 
     def minimised(model: nn.Module, batch: Batch) -> Tensor:
@@ -30,13 +32,13 @@ def virtual_teacher(task: LabelTask, job: Job) -> Loss:
 
 
 def without_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logits with that of the label replaced by the smallest of the row."""
+    """The logits, with the label's logit replaced by the smallest in its row."""
     return logits.scatter(1, labels.unsqueeze(1), logits.amin(1, keepdim=True))
 
 
 @dataclass(frozen=True)
 class Quitting(TargetTraining):
-    """The targets learn from ω⁰ what it would predict if it did not know their labels."""
+    """The targets learn what ω⁰ would predict if it did not know their labels."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"labels"})
 
@@ -51,9 +53,9 @@ class Quitting(TargetTraining):
     online="targets, then retained",
 )
 def fedquit(schedule: Schedule, *, rounds: int = 1) -> tuple[Phase, ...]:
-    """``rounds`` of local training at the targets.
+    """``rounds`` is the number of rounds of local training at the targets.
 
-    Deviation: plain SGD as in every method here, where the authors use Adam.
+    Deviation: plain SGD, as in every method here; the authors use Adam.
     """
     require(rounds >= 1, "rounds", rounds, "at least 1")
     once = min(rounds, schedule.rounds if schedule.unlearn_rounds else 0)

@@ -30,24 +30,26 @@ class ResidualSubtraction(Phase):
         shares = {target: float(request.history.of("share", target)) for target in request.targets}
         rounds, weight = request.history.shared["residuals"].tolist()
         if sum(shares.values()) >= 1:
-            raise FedUnlearnError("the targets were the only clients of their last rounds: retrain instead")
+            raise FedUnlearnError("the targets were the only clients in their last rounds: retrain instead")
         if weight == 0:
-            return state.halt(Status.CONVERGED, "pre-training never moved, so there is nothing to subtract")
+            return state.halt(
+                Status.CONVERGED, "pre-training did not change the model, so there is nothing to subtract"
+            )
         residual = sum(
             (share * request.history.of("residuals", target) for target, share in shares.items()),
             torch.zeros_like(state.params),
         ) / (weight * (1 - sum(shares.values())))
         factor = self.scale * (rounds if self.weighting == "mean_one" else 1)
-        drawn = torch.randn(len(residual), generator=generator(request.seed, "fedrecovery"))
-        return state.step(self.noise * drawn - factor * residual)
+        sample = torch.randn(len(residual), generator=generator(request.seed, "fedrecovery"))
+        return state.step(self.noise * sample - factor * residual)
 
 
 def noise_for(epsilon: float, beta: float, bound: float) -> float:
-    """The σ that hides a difference of norm ``bound`` with (ε, β), by the Gaussian mechanism."""
+    """The σ of the Gaussian mechanism that hides a difference of norm ``bound`` with (ε, β)."""
     if not (epsilon > 0 and 0 < beta < 1 and bound >= 0):
         raise FedUnlearnError(
             f"privacy = [{epsilon:g}, {beta:g}, {bound:g}]: epsilon must be positive, beta in (0, 1), "
-            "and the bound not negative"
+            "and the bound zero or more"
         )
     log = math.log(1 / beta)
     return bound / (math.sqrt(2) * (math.sqrt(log + epsilon) - math.sqrt(log)))
@@ -56,7 +58,7 @@ def noise_for(epsilon: float, beta: float, bound: float) -> float:
 @method(
     "fedrecovery",
     paper="Zhang et al., IEEE TIFS 2023",
-    summary="subtracts the targets' weighted residuals from the model, in one step of the server",
+    summary="subtracts the targets' weighted residuals from the model, in one server step",
     online="retained",
 )
 def fedrecovery(
@@ -67,10 +69,10 @@ def fedrecovery(
     noise: float = 0.0,
     privacy: list[float] | None = None,
 ) -> tuple[Phase, ...]:
-    """``noise`` is a standard deviation, or follows from ``privacy`` = [ε, β, bound of the difference].
+    """``noise`` is a standard deviation; ``privacy`` = [ε, β, bound of the difference] computes it.
 
-    Only the bound that the paper derives makes it a guarantee, and only beside a retrained model with the
-    same noise.
+    The guarantee holds only with the bound that the paper derives, and only relative to a retrained model
+    with the same noise.
     """
     if privacy is not None:
         if len(privacy) != 3:

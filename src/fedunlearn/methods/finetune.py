@@ -1,4 +1,4 @@
-"""The control that every comparison needs: go on training without the targets, unlearn nothing."""
+"""The control for every comparison: continue training without the targets, without unlearning."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from .schedule import Schedule
 
 @method("finetune", paper="-", summary="control: post-training only, no unlearning", online="retained")
 def finetune(schedule: Schedule) -> tuple[Phase, ...]:
-    """As many rounds as a method with both stages has in all."""
+    """Uses the total number of rounds of both stages."""
     return (Averaging(schedule.rounds, schedule.recover_lr),)

@@ -19,13 +19,13 @@ from .schedule import Schedule
 DRAWS = 10
 
 
-@step("ball", summary="a clipped step that is put back onto a ball when it leaves it", part_of="fupga")
+@step("ball", summary="a clipped step, projected back onto a ball", part_of="fupga")
 def ball(job: Job) -> Step:
-    """Steps that leave the ball end on its surface."""
-    climb, centre, radius = clipped(job), job.arrays["centre"], float(job.config["radius"])
+    """Steps that would leave the ball end on its surface."""
+    ascend, centre, radius = clipped(job), job.arrays["centre"], float(job.config["radius"])
 
     def rule(params: Vector, gradient: Vector, lr: float) -> Vector:
-        moved = climb(params, gradient, lr)
+        moved = ascend(params, gradient, lr)
         reached = params - moved - centre
         length = float(torch.linalg.vector_norm(reached))
         return moved if length <= radius else params - centre - reached * (radius / length)
@@ -35,7 +35,7 @@ def ball(job: Job) -> Step:
 
 @dataclass(frozen=True)
 class ProjectedAscent(Phase):
-    """Ascent at the targets around the mean of the others' last models, where it also begins."""
+    """Ascent at the targets in a ball around the mean of the others' last models, starting at its centre."""
 
     clip: float = 5.0
     radius: Literal["third", "ibm"] = "third"
@@ -50,12 +50,12 @@ class ProjectedAscent(Phase):
         if self.radius == "third":
             radius = fmean(away) / 3
         else:
-            # The authors' code takes the third of squared distances.
+            # The authors' code takes a third of the squared distances.
             radius = math.sqrt(fmean(length**2 for length in away) / 3)
         return super().start(request, state).remember(centre=centre, radius=torch.tensor(radius))
 
     def _centre(self, request: Request) -> Vector:
-        """The mean of the retained clients' last models, by their examples."""
+        """The mean of the retained clients' last models, weighted by their examples."""
         last = {client: request.history.of("locals", client) for client in sorted(request.retained)}
         shares = {c: float(request.history.of("share", c)) for c, model in last.items() if len(model)}
         if not shares:
@@ -68,10 +68,10 @@ class ProjectedAscent(Phase):
 
     def round(self, request: Request, state: State) -> Round:
         centre, radius = state.memory["centre"], float(state.memory["radius"])
-        begun = state.params if state.round else centre
-        job = train(begun, "ascent", "ball", arrays={"centre": centre}, clip=self.clip, radius=radius)
+        start = state.params if state.round else centre
+        job = train(start, "ascent", "ball", arrays={"centre": centre}, clip=self.clip, radius=radius)
         replies = yield dict.fromkeys(request.targets, job)
-        after = begun - replies.every(request.targets).mean()
+        after = start - replies.every(request.targets).mean()
         return state.move_to(after, reach=distance(after, centre) / radius)
 
 
@@ -84,8 +84,8 @@ class ProjectedAscent(Phase):
 def fupga(
     schedule: Schedule, *, clip: float = 5.0, radius: Literal["third", "ibm"] = "third"
 ) -> tuple[Phase, ...]:
-    """``radius``: a third of the mean distance to a new model (the paper), or the root of a third of its
-    mean square (its authors' code)."""
+    """``radius``: ``third`` is a third of the mean distance to a new model (the paper), ``ibm`` the root of
+    a third of its mean square (the authors' code)."""
     require(clip > 0, "clip", clip, "positive")
     return (
         ProjectedAscent(schedule.unlearn_rounds, schedule.unlearn_lr, clip, radius),

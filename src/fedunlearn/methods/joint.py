@@ -1,4 +1,4 @@
-"""FedOSD in one stage: forget and go on learning in the same round (ours, not in the paper)."""
+"""FedOSD in one stage: forgetting and learning in the same round (ours, not in the paper)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class JointDescent(ForgettingDescent):
-    """The orthogonal step, together with the retained clients' own, without what would undo the first.
+    """The orthogonal step plus the retained clients' mean update, projected so that it undoes no forgetting.
 
-    FedOSD asks the retained clients for an update in every round of unlearning, and uses it only for the span
-    to avoid. Here their mean r is used as well, as near as it may come without raising the targets'
-    unlearning loss (r · Δ_u ≥ 0) and without leading back to ω⁰, or to the model of an earlier request
-    (r · (ω − ω⁰) ≤ 0). Where there is nothing left to forget, or no step that forgets, the first part is
-    zero and the clients go on learning.
+    FedOSD asks the retained clients for an update in every unlearning round and uses it only to constrain the
+    step. Here their mean r is applied too, projected so that it neither raises the targets' unlearning loss
+    (r · Δ_u ≥ 0) nor moves back towards ω⁰ or the model of an earlier request (r · (ω − ω⁰) ≤ 0). When
+    nothing is left to forget, or no step forgets, the orthogonal step is zero and the clients continue to
+    learn.
     """
 
     loss: str = "unlikelihood"
@@ -49,8 +49,8 @@ class JointDescent(ForgettingDescent):
 def joint(schedule: Schedule, *, objective: str = "unlikelihood") -> tuple[Phase, ...]:
     """``objective`` is the targets' unlearning loss.
 
-    Not FedOSD's: that has no slope where p nears 1, and rests there for tens of rounds; what the steeper
-    one costs the retained clients, they learn again in the same round.
+    The default is not FedOSD's: its gradient vanishes as p approaches 1, so it stalls there for tens of
+    rounds. What the steeper loss costs the retained clients, they relearn in the same round.
     """
     require_unlearning_loss(objective)
     return (JointDescent(schedule.unlearn_rounds, schedule.unlearn_lr, objective),)

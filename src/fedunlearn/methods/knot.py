@@ -30,7 +30,7 @@ PREFIX = "cluster-"
 
 
 def clusters(clients: Iterable[ClientId], count: int) -> dict[ClientId, str]:
-    """The name of each client's cluster, dealt out in the order of the clients' names.
+    """The name of each client's cluster, assigned in turn in the order of the clients' names.
 
     Deviation: the paper groups clients by speed and similarity, for asynchronous rounds.
     """
@@ -39,15 +39,15 @@ def clusters(clients: Iterable[ClientId], count: int) -> dict[ClientId, str]:
 
 @dataclass(frozen=True)
 class ClusteredPretraining(Pretraining):
-    """Averaging inside each cluster; the model is the mean of the clusters'."""
+    """Averaging inside each cluster; the global model is the mean of the clusters' models."""
 
     clusters: int = 5
 
     def start(self, request: Request, state: State) -> State:
         if any(buffer.is_floating_point() for buffer in state.buffers.values()):
             raise FedUnlearnError(
-                "clusters share the model's buffers (BatchNorm statistics), so nothing could be unlearned "
-                "exactly: use a model without"
+                "clusters share the model's buffers (BatchNorm statistics), so exact unlearning is "
+                "impossible: use a model without such buffers"
             )
         member = clusters(request.clients, self.clusters)
         models = dict.fromkeys(member.values(), state.params)
@@ -64,38 +64,40 @@ class ClusteredPretraining(Pretraining):
 
 @dataclass(frozen=True)
 class ClusterRetraining(Phase):
-    """The targets' clusters are trained anew without them; the others stay as they are, to the bit."""
+    """Retrains the targets' clusters without the targets; all other clusters keep exactly the same bits."""
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
     def round(self, request: Request, state: State) -> Round:
         member = _members(request)
-        anew = self._anew(request, state, member)
-        replies = yield {c: train(anew[member[c]]) for c in request.asked if member[c] in anew}
-        anew = _averaged(anew, replies, member)
-        peopled = {member[client] for client in request.retained}
-        kept = {name: model for name, model in _models(request.history.shared).items() if name in peopled}
-        moved = state.move_to(_mean(kept | anew)).remember(**anew)
-        return moved if anew else moved.halt(Status.CONVERGED, "nobody else was in the targets' clusters")
+        models = self._retrained(request, state, member)
+        replies = yield {c: train(models[member[c]]) for c in request.asked if member[c] in models}
+        models = _averaged(models, replies, member)
+        occupied = {member[client] for client in request.retained}
+        kept = {name: model for name, model in _models(request.history.shared).items() if name in occupied}
+        moved = state.move_to(_mean(kept | models)).remember(**models)
+        return (
+            moved if models else moved.halt(Status.CONVERGED, "no other client was in the targets' clusters")
+        )
 
-    def _anew(self, request: Request, state: State, member: Mapping[ClientId, str]) -> dict[str, Vector]:
-        """The models in training: of the clusters that have lost somebody and still have somebody.
+    def _retrained(self, request: Request, state: State, member: Mapping[ClientId, str]) -> dict[str, Vector]:
+        """The models of the clusters to retrain: those that lost a client and still have one.
 
-        The history has no model of a cluster that an earlier request has taken somebody from.
+        The history has no model of a cluster that lost a client in an earlier request.
         """
-        hit = {member[target] for target in request.targets}
-        hit |= {*member.values()} - _models(request.history.shared).keys()
+        affected = {member[target] for target in request.targets}
+        affected |= {*member.values()} - _models(request.history.shared).keys()
         start = request.history.shared["cluster"]
         return {
             member[client]: state.memory.get(member[client], start)
             for client in request.retained
-            if member[client] in hit
+            if member[client] in affected
         }
 
 
 def _members(request: Request) -> dict[ClientId, str]:
-    """Who was where in pre-training, whoever has left since; a virtual client follows its real one."""
+    """The pre-training cluster of each current client; a virtual client has the cluster of its real one."""
     real = {client: client.partition("#")[0] for client in request.clients}
     return {c: f"{PREFIX}{int(request.history.of('member', name))}" for c, name in real.items()}
 
@@ -123,5 +125,5 @@ def _mean(models: Mapping[str, Vector]) -> Vector:
     online="retained",
 )
 def knot(schedule: Schedule) -> tuple[Phase, ...]:
-    """Needs ``pretraining.clusters``; there is no other post-training, which would mix the clusters."""
+    """Needs ``pretraining.clusters``. It has no further post-training, which would mix the clusters."""
     return (ClusterRetraining(schedule.rounds, schedule.pretrain_lr),)

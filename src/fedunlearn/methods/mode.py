@@ -17,9 +17,9 @@ from .schedule import Schedule
 Guidance = Literal["all", "target", "none"]
 
 
-@loss("pseudo_labels", summary="the labels that another model gives", part_of="mode")
+@loss("pseudo_labels", summary="cross-entropy to the labels that another model predicts", part_of="mode")
 def pseudo_labels(task: LabelTask, job: Job) -> Loss:
-    """Learn what another model predicts, whatever the label is."""
+    """Learn another model's predicted classes instead of the labels."""
     teacher = job.arrays["teacher"]
 
     def minimised(model: nn.Module, batch: Batch) -> Tensor:
@@ -30,7 +30,7 @@ def pseudo_labels(task: LabelTask, job: Job) -> Loss:
 
 @dataclass(frozen=True)
 class MomentumDegradation(Phase):
-    """The retained clients train a new model θ, which ω follows; then θ guides both sides."""
+    """The retained clients train a new model θ, which ω moves towards; then θ guides the clients."""
 
     momentum: float = 0.95
     guidance: Guidance = "all"
@@ -52,7 +52,7 @@ class MomentumDegradation(Phase):
         state = state.step((1 - self.momentum) * (theta - state.params)).remember(degraded=theta)
         if self.guidance == "none":
             return state
-        # Guidance: ω learns at the targets what θ predicts, and at the others what they know.
+        # Guidance: ω learns θ's predictions at the targets, and the labels at the other clients.
         guided = request.asked if self.guidance == "all" else ()
         replies = yield {client: train(state.params) for client in guided} | {
             target: train(state.params, "pseudo_labels", arrays={"teacher": theta})
@@ -61,7 +61,7 @@ class MomentumDegradation(Phase):
         replies.every(request.targets)
         if self.guidance == "all":
             return state.step(-replies.average())
-        own, others = (sum(reply.examples for reply in of.values()) for of in (replies, taught))
+        own, others = (sum(reply.examples for reply in group.values()) for group in (replies, taught))
         return state.step(-replies.average() * (own / (own + others)))
 
 
@@ -72,7 +72,7 @@ class MomentumDegradation(Phase):
     online="targets and retained, then retained",
 )
 def mode(schedule: Schedule, *, momentum: float = 0.95, guidance: Guidance = "all") -> tuple[Phase, ...]:
-    """``guidance``: who is guided, ``all`` (as published), the ``target`` alone (what FedOSD's table of
+    """``guidance`` selects the guided clients: ``all`` (as published), ``target`` (as FedOSD's table of
     runtimes implies), or ``none``."""
     require(0 <= momentum <= 1, "momentum", momentum, "between 0 and 1")
     return (

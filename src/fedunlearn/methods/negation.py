@@ -1,4 +1,4 @@
-"""NoT: negate a layer's weights and train on (Khalil et al., CVPR 2025)."""
+"""NoT: negate a layer's weights and continue training (Khalil et al., CVPR 2025)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class WeightNegation(Phase):
-    """W ← −W in the named parameters; the first weight of the network unless any is named."""
+    """W ← −W in the named parameters; by default in the first weight of the network."""
 
     layers: tuple[str, ...] = ()
 
@@ -34,11 +34,11 @@ class WeightNegation(Phase):
 @method(
     "not",
     paper="Khalil et al., CVPR 2025",
-    summary="negates the first layer's weights, then trains on without the targets",
+    summary="negates the first layer's weights, then continues training without the targets",
     online="retained",
 )
 def negation(schedule: Schedule, *, layers: list[str] | None = None) -> tuple[Phase, ...]:
-    """``layers`` names the parameters to negate; recovery takes the learning rate of pre-training."""
+    """``layers`` names the parameters to negate; recovery uses the learning rate of pre-training."""
     once, rest = schedule.in_one_round
     return (
         WeightNegation(once, schedule.pretrain_lr, tuple(layers or ())),

@@ -15,7 +15,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class NegatedUpdate(Phase):
-    """ω − s Σ U_u of an ordinary local training: alone, or weighed within a round of all clients."""
+    """ω − s Σ U_u after ordinary training: of the targets alone, or weighted in a round of all clients."""
 
     scale: float
     within: Literal["special", "regular"] = "special"
@@ -43,7 +43,7 @@ class NegatedUpdate(Phase):
 def puf(
     schedule: Schedule, *, round: Literal["special", "regular"] = "special", scale: float | None = None
 ) -> tuple[Phase, ...]:
-    """A ``special`` round asks the targets alone (scale 2), a ``regular`` one everybody (scale 20)."""
+    """A ``special`` round asks only the targets (scale 2), a ``regular`` one all clients (scale 20)."""
     once, rest = schedule.in_one_round
     chosen = (2.0 if round == "special" else 20.0) if scale is None else scale
     return (

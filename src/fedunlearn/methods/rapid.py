@@ -22,9 +22,9 @@ EPSILON = 1e-8
     part_of="rapid",
 )
 def quasi_newton(job: Job) -> Step:
-    """η m̂/(√v̂ + ε), both as running means.
+    """η m̂/(√v̂ + ε), where m̂ and v̂ are running means.
 
-    Deviation: they begin anew in each local training, because clients keep nothing between rounds.
+    Deviation: the means restart in each local training, because clients keep no state between rounds.
     """
     means: list[Vector] = []
     steps = 0
@@ -33,8 +33,8 @@ def quasi_newton(job: Job) -> Step:
         nonlocal steps
         steps += 1
         means[:] = [
-            mean.lerp(seen, 1 - beta)
-            for mean, seen, beta in zip(
+            mean.lerp(value, 1 - beta)
+            for mean, value, beta in zip(
                 means or [torch.zeros_like(gradient)] * 2, (gradient, gradient.square()), MEMORY, strict=True
             )
         ]
@@ -60,6 +60,6 @@ class RapidAveraging(FreshAveraging):
     online="retained",
 )
 def rapid(schedule: Schedule, *, lr: float = 0.001) -> tuple[Phase, ...]:
-    """``lr`` is about the length of a local step in each parameter."""
+    """``lr`` is roughly the size of a local step in each parameter."""
     require(lr > 0, "lr", lr, "positive")
     return (RapidAveraging(schedule.rounds, lr),)

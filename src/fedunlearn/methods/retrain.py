@@ -13,7 +13,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class FreshAveraging(Averaging):
-    """Averaging from a new random model, initialised unlike the pre-training's."""
+    """Averaging from a new random model, initialised differently from the pre-trained one."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
 
@@ -24,6 +24,6 @@ class FreshAveraging(Averaging):
 
 @method("retrain", paper="-", summary="a new model from the retained clients alone", online="retained")
 def retrain(schedule: Schedule, *, rounds: int | None = None) -> tuple[Phase, ...]:
-    """``rounds`` replaces the schedule's total: the paper's 200 leave the reference under-trained."""
+    """``rounds`` replaces the schedule's total, because the paper's 200 under-train the reference."""
     require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
     return (FreshAveraging(schedule.rounds if rounds is None else rounds, schedule.pretrain_lr),)

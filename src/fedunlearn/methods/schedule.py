@@ -1,4 +1,4 @@
-"""The budget that every method is given, so that methods are compared on equal terms."""
+"""The budget that all methods share, so that they are compared on equal terms."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class Schedule:
 
     @property
     def in_one_round(self) -> tuple[int, int]:
-        """For methods that unlearn in a single round: that one, and all others for the recovery."""
+        """For methods that unlearn in a single round: the rounds of unlearning and of recovery."""
         once = min(1, self.unlearn_rounds)
         return once, self.rounds - once

@@ -30,7 +30,7 @@ from .fedavg import Averaging
 from .schedule import Schedule
 
 POSITIONS = 50
-"""Patches of one picture that represent a convolution's input."""
+"""Number of patches of one image that represent a convolution's input."""
 
 Bias = Literal["unprojected", "frozen", "augmented"]
 
@@ -38,21 +38,21 @@ Bias = Literal["unprojected", "frozen", "augmented"]
 @work("layer_inputs", summary="second moments of the inputs of each layer", part_of="sfu")
 @torch.no_grad()
 def layer_inputs(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Mapping[str, Tensor]:
-    """R Rᵀ of each layer, the columns of R being its inputs on one batch, and 1 for the bias.
+    """R Rᵀ of each layer; the columns of R are its inputs on one batch, extended by a 1 for the bias.
 
-    Deviation: the paper uploads R with its columns scaled at random. The product has the same span, does not
-    grow with the batch, and shows no single input.
+    Deviation: the paper uploads R with randomly scaled columns. The product has the same span, does not
+    grow with the batch, and reveals no single input.
     """
-    seen: dict[str, Tensor] = {}
-    # Before anybody watches: to fetch the first batch, the client may try the model on something else.
+    moments: dict[str, Tensor] = {}
+    # Fetched before the hooks are registered, because the client may run the model to fetch a batch.
     batch = next(batches)
 
-    def watch(name: str, layer: nn.Module) -> Any:
-        def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def observe(name: str, layer: nn.Module) -> Any:
+        def accumulate(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             columns = pad(_columns(layer, inputs[0]), (0, 1), value=1.0)
-            seen[name] = seen.get(name, 0) + columns.T @ columns
+            moments[name] = moments.get(name, 0) + columns.T @ columns
 
-        return layer.register_forward_pre_hook(see)
+        return layer.register_forward_pre_hook(accumulate)
 
     layers = {
         f"{name}.weight" if name else "weight": layer
@@ -62,22 +62,24 @@ def layer_inputs(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Mapp
     tied = sorted(layers.keys() - dict(model.named_parameters()).keys())
     if tied:
         raise FedUnlearnError(f"SFU cannot project {tied[0]!r}, which several layers share: untie them")
-    watches = [watch(name, layer) for name, layer in layers.items()]
+    hooks = [observe(name, layer) for name, layer in layers.items()]
     try:
         task.losses(model, batch)
     finally:
-        for handle in watches:
-            handle.remove()
-    return seen
+        for hook in hooks:
+            hook.remove()
+    return moments
 
 
 def _columns(layer: nn.Module, x: Tensor) -> Tensor:
-    """The vectors that the rows of the layer's weight are multiplied with, one a row."""
+    """The vectors that the rows of the layer's weight are multiplied with, one per row."""
     if isinstance(layer, nn.Linear):
         return x.reshape(-1, x.shape[-1])
     assert isinstance(layer, nn.Conv2d)
     if layer.groups != 1 or isinstance(layer.padding, str):
-        raise FedUnlearnError(f"SFU does not know the inputs of {layer}: use convolutions without groups")
+        raise FedUnlearnError(
+            f"SFU does not support {layer}: use convolutions without groups and with numeric padding"
+        )
     patches = unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     chosen = patches[..., :: max(1, -(-patches.shape[-1] // POSITIONS))]
     return chosen.transpose(1, 2).reshape(-1, patches.shape[1])
@@ -85,7 +87,7 @@ def _columns(layer: nn.Module, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SubspaceAscent(Phase):
-    """The targets' ascent, without what would change a layer's output on the retained clients' inputs."""
+    """The targets' ascent, projected so that no layer's output on the retained clients' inputs changes."""
 
     energy: float = 0.95
     bias: Bias = "unprojected"
@@ -105,13 +107,13 @@ class SubspaceAscent(Phase):
         if free == 0:
             return state.halt(
                 Status.NO_DIRECTION,
-                f"the retained clients' inputs fill every layer at energy {self.energy:g}, so nothing can be "
+                f"the retained clients' inputs span every layer at energy {self.energy:g}, so nothing can be "
                 "unlearned: lower the energy",
             )
         return state.step(torch.cat([piece.reshape(-1) for piece in update.values()]), free=free)
 
     def _project(self, update: dict[str, Tensor], name: str, inputs: Tensor) -> int:
-        """Takes a layer's update off the span of its inputs; returns how many dimensions are left."""
+        """Projects a layer's update off the span of its inputs; returns the number of free dimensions."""
         bias = name.removesuffix("weight") + "bias"
         augmented = self.bias == "augmented" and bias in update
         rows = update[name].flatten(1)
@@ -132,13 +134,13 @@ class SubspaceAscent(Phase):
 
 
 def _moments(shapes: Mapping[str, torch.Size]) -> dict[str, torch.Size]:
-    """The shapes of the second moments of a layer's inputs and of the 1 for its bias."""
+    """The shapes of the second moments of each layer's inputs, extended by the 1 for the bias."""
     widths = {name: shape[1:].numel() + 1 for name, shape in shapes.items() if len(shape) > 1}
     return {name: torch.Size((width, width)) for name, width in widths.items()}
 
 
 def _summed(replies: Replies) -> dict[str, Tensor]:
-    """The second moments of all clients together, by layer."""
+    """The second moments of each layer, summed over the clients."""
     sums: dict[str, Tensor] = {}
     for reply in replies.values():
         for name, inputs in reply.arrays.items():
@@ -155,8 +157,8 @@ def _summed(replies: Replies) -> dict[str, Tensor]:
 def sfu(
     schedule: Schedule, *, energy: float = 0.95, bias: Bias = "unprojected", clip: float = 5.0
 ) -> tuple[Phase, ...]:
-    """``energy`` is the share ε of the inputs' squared singular values that a layer protects; ``bias`` is
-    ``augmented`` (projected as the weight of a constant input), ``frozen``, or left ``unprojected``."""
+    """``energy`` is the protected share ε of the squared singular values of a layer's inputs; ``bias`` is
+    ``augmented`` (projected as the weight of a constant input), ``frozen``, or ``unprojected``."""
     require(0 <= energy < 1, "energy", energy, "at least 0 and below 1")
     require(clip > 0, "clip", clip, "positive")
     return (

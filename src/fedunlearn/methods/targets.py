@@ -1,4 +1,4 @@
-"""What many methods share: the targets train alone, and their model becomes everybody's."""
+"""The phase that many methods share: only the targets train, and the mean of their models is the new one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..core import Job, Phase, Request, Round, Stage, State
 
 @dataclass(frozen=True)
 class TargetTraining(Phase):
-    """Only the targets train; the mean of their models is the next one."""
+    """Only the targets train; the mean of their models is the next model."""
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
 
     @abstractmethod
     def job(self, request: Request, state: State) -> Job:
-        """What each target does."""
+        """The job of each target."""
 
     def round(self, request: Request, state: State) -> Round:
         replies = yield dict.fromkeys(request.targets, self.job(request, state))

@@ -1,8 +1,8 @@
-"""Run folders: what a run writes, and how it resumes."""
+"""Run folders: the files of a run, and how to resume from them."""
 
 from .files import digest, locked, read_tensors, write, write_json, write_tensors
 from .runs import (
-    AMENDS,
+    RECOVERY_HINT,
     Recorder,
     environment,
     fingerprint,
@@ -16,7 +16,7 @@ from .runs import (
 )
 
 __all__ = [
-    "AMENDS",
+    "RECOVERY_HINT",
     "Recorder",
     "digest",
     "environment",

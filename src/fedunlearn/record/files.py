@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic, checksummed files and folder locks."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ..core import FedUnlearnError
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns the system's refusal to write into one sentence."""
+    """Turns an error of the operating system into one clear sentence."""
     try:
         yield
     except OSError as error:
         raise FedUnlearnError(
             f"cannot write {path}: {error.strerror or error}; "
-            "make room or choose another folder: nothing written before is lost"
+            "free some space or choose another folder; the files written so far are intact"
         ) from error
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder for its owner only, unless it exists."""
+    """Creates a folder that only its owner can access, unless it exists."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Replaces a file in one step that survives a crash: temporary file, fsync, rename, fsync of folder.
+    """Replaces a file atomically and durably: temporary file, fsync, rename, fsync of the folder.
 
-    A private file can be read by its owner only.
+    Only its owner can read a private file.
     """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
             try:
                 temporary.replace(path)
             except FileNotFoundError:
-                # A run that has just locked the folder took the temporary file for a leftover.
+                # Another process locked the folder and removed the temporary file as a leftover.
                 write(path, content, private=private)
         except BaseException:
             with suppress(OSError):
@@ -73,36 +73,36 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes what killed processes left half written; only for the holder of the folder's lock."""
+    """Removes partial files of killed processes; call it only while holding the folder's lock."""
     for partial in folder.glob(f".*.{'[0-9a-f]' * 16}.partial"):
         partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON that people can read and compare."""
+    """Writes indented JSON with sorted keys, for reading and comparing."""
     write(path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
-    """Writes safetensors that only their owner can read, with a checksum of tensors and metadata."""
+    """Writes a private safetensors file with a checksum of tensors and metadata."""
     contiguous: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stored = {other.untyped_storage().data_ptr() for other in contiguous.values()}
-        alone = tensor.detach().contiguous()
-        # The format has no views: two tensors of one memory are written one by one.
-        contiguous[name] = alone.clone() if alone.untyped_storage().data_ptr() in stored else alone
+        whole = tensor.detach().contiguous()
+        # The format does not allow tensors that share memory, so they are copied.
+        contiguous[name] = whole.clone() if whole.untyped_storage().data_ptr() in stored else whole
     write(path, save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)}), private=True)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file written by ``write_tensors``; a damaged one is refused."""
+    """Reads tensors and metadata written by ``write_tensors``; raises an error if the file is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
-            f"{path} is not a whole safetensors file ({error}): delete it or restore a copy"
+            f"{path} is not a complete safetensors file ({error}): delete it or restore a copy"
         ) from error
     if "sha256" not in metadata:
         raise FedUnlearnError(f"{path} was not written by fedunlearn (it has no checksum): name another file")
@@ -127,7 +127,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Holds the lock of a folder; the lock goes with this process, however that ends."""
+    """Holds the lock of a folder; the operating system releases it when the process ends."""
     lock = FileLock(path)
     with explained(path):
         make_folder(path.parent)
@@ -136,9 +136,9 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         except Timeout as error:
             if not wait:
                 raise FedUnlearnError(
-                    f"another process is working in {path.parent}: wait for it, or choose another folder"
+                    f"another process is using {path.parent}: wait for it, or choose another folder"
                 ) from error
-            warnings.warn(f"waiting for another process that works in {path.parent}", stacklevel=3)
+            warnings.warn(f"waiting for another process that is using {path.parent}", stacklevel=3)
             lock.acquire()
     try:
         with explained(path):

@@ -24,11 +24,11 @@ from .files import digest, explained, make_folder, read_tensors, remove_partial,
 
 FORMAT = "fedunlearn checkpoint 2"
 KEPT = 2
-AMENDS = "restore it, or remove its folder and run it anew"
+RECOVERY_HINT = "restore the file, or delete the run folder and run again"
 
 
 def model_hash(state: State) -> str:
-    """SHA-256 of a model's parameters and buffers: equal hashes are equal bits."""
+    """SHA-256 of a model's parameters and buffers; equal hashes mean bit-identical models."""
     return digest(
         {"params": state.params, **{f"buffer {name}": value for name, value in state.buffers.items()}}
     )
@@ -40,7 +40,7 @@ def fingerprint(value: Any) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What affects the bits and the duration of a run, besides its configuration and seed."""
+    """The environment that affects the bits and the duration of a run, besides configuration and seed."""
     return {
         "fedunlearn": version("fedunlearn"),
         "torch": torch.__version__,
@@ -53,16 +53,16 @@ def environment() -> dict[str, str]:
 
 
 def read_json(path: Path) -> Any:
-    """A file of a run folder that ``write_json`` wrote."""
+    """Reads a file of a run folder written by ``write_json``."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise FedUnlearnError(
-            f"{path.parent} holds no {path.name}, so it is not a run folder, or a damaged one: name another, "
-            "or remove it and run it anew"
+            f"{path.parent} has no {path.name}, so it is not a run folder, or it is damaged: name another "
+            "folder, or delete it and run again"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise FedUnlearnError(f"{path} is not JSON ({error}): {AMENDS}") from None
+        raise FedUnlearnError(f"{path} is not JSON ({error}): {RECOVERY_HINT}") from None
 
 
 def read_outcome(folder: Path) -> dict[str, Any]:
@@ -73,17 +73,17 @@ def read_outcome(folder: Path) -> dict[str, Any]:
         or ended.get("status") not in list(Status)
         or not isinstance(ended.get("model_sha256"), str)
     ):
-        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {AMENDS}")
+        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}")
     return ended
 
 
 def public(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without folders, which affect no result and may name a person."""
+    """A configuration without paths, which do not affect results and may contain a person's name."""
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: cleaned(of) for key, of in value.items() if key not in ("directory", "path")}
-        return [cleaned(each) for each in value] if isinstance(value, list) else value
+            return {key: cleaned(item) for key, item in value.items() if key not in ("directory", "path")}
+        return [cleaned(item) for item in value] if isinstance(value, list) else value
 
     return {key: cleaned(value) for key, value in config.items()}
 
@@ -93,7 +93,7 @@ def read_metrics(folder: Path) -> list[Metrics]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         raise FedUnlearnError(
-            f"{folder} holds no metrics.jsonl, so it is not a run folder: name the folder of a run"
+            f"{folder} has no metrics.jsonl, so it is not a run folder: name the folder of a run"
         )
     rows: list[Metrics] = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
@@ -102,7 +102,7 @@ def read_metrics(folder: Path) -> list[Metrics]:
                 rows.append(json.loads(line))
             except (ValueError, RecursionError) as error:
                 raise FedUnlearnError(
-                    f"{path}, line {number} is not JSON ({error}): restore it, or run anew in another folder"
+                    f"{path}, line {number} is not JSON ({error}): restore it, or run again in another folder"
                 ) from None
     return rows
 
@@ -114,38 +114,39 @@ def write_state(path: Path, state: State, **metadata: str) -> None:
         **{f"memory {name}": value for name, value in state.memory.items()},
         **{f"buffer {name}": value for name, value in state.buffers.items()},
     }
-    standing = {"round": state.round, "status": state.status, "reason": state.reason}
-    write_tensors(path, tensors, **metadata, state=json.dumps(standing))
+    progress = {"round": state.round, "status": state.status, "reason": state.reason}
+    write_tensors(path, tensors, **metadata, state=json.dumps(progress))
 
 
 def read_state(path: Path) -> tuple[State, dict[str, str]]:
-    """A state written by ``write_state``, with the metadata beside it."""
+    """Reads a state and its metadata, written by ``write_state``."""
     tensors, metadata = read_tensors(path)
     if "state" not in metadata:
-        raise FedUnlearnError(f"{path} holds tensors, but not the state of a run: name another file")
+        raise FedUnlearnError(f"{path} has tensors, but not the state of a run: name another file")
 
     def named(prefix: str) -> dict[str, torch.Tensor]:
         return {
             name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
         }
 
-    standing = json.loads(metadata.pop("state"))
+    progress = json.loads(metadata.pop("state"))
     state = State(
         tensors["params"],
-        standing["round"],
+        progress["round"],
         memory=named("memory "),
         buffers=named("buffer "),
-        status=Status(standing["status"]),
-        reason=standing["reason"],
+        status=Status(progress["status"]),
+        reason=progress["reason"],
     )
     return state, metadata
 
 
 class Recorder:
-    """A listener that writes metrics and checkpoints into a folder, and knows where the run stopped.
+    """A listener that writes metrics and checkpoints to a folder, and finds where the run stopped.
 
-    It appends metrics every round and saves a checkpoint when ``seconds`` have passed and when it is closed.
-    A kill costs that much work and never changes the result. Large checkpoints are saved less often.
+    It appends metrics every round and saves a checkpoint every ``seconds`` and when it is closed. A killed
+    run loses the work since the last checkpoint; its result does not change. Large checkpoints are saved
+    less often.
     """
 
     def __init__(self, folder: Path, identity: str, *, seconds: float = 5.0) -> None:
@@ -184,10 +185,10 @@ class Recorder:
             self._save()
 
     def _save(self) -> None:
-        """Saves the state after the last round, and how long the metrics were then."""
+        """Saves the state after the last round, and the length of the metrics file at that point."""
         if self._unsaved is None:
             return
-        began = time.monotonic()
+        start = time.monotonic()
         with explained(self._metrics):
             os.fsync(self._file.fileno())
         progress, length = self._unsaved
@@ -207,13 +208,13 @@ class Recorder:
             path.unlink()
         self._unsaved = None
         self._saved_at = time.monotonic()
-        self._pause = max(self._seconds, 20 * (self._saved_at - began)) if self._seconds else 0.0
+        self._pause = max(self._seconds, 20 * (self._saved_at - start)) if self._seconds else 0.0
 
     def _files(self) -> list[Path]:
         return sorted(self._checkpoints.glob(f"{'[0-9]' * 8}.safetensors"))
 
     def _last_good(self) -> tuple[Progress | None, int]:
-        """The newest checkpoint that is whole; the one before it where a disk has damaged the newest."""
+        """The newest undamaged checkpoint, and the length of the metrics file that belongs to it."""
         problem: FedUnlearnError | None = None
         for path in reversed(self._files()):
             try:
@@ -229,11 +230,11 @@ class Recorder:
             length = int(metadata["metrics_bytes"])
             if not self._metrics.exists() or self._metrics.stat().st_size < length:
                 raise FedUnlearnError(
-                    f"{self._metrics} is shorter than when {path.name} was saved: restore it, or run anew "
+                    f"{self._metrics} is shorter than when {path.name} was saved: restore it, or run again "
                     "in another folder"
                 )
             if problem is not None:
-                warnings.warn(f"{problem}; the run goes on from the checkpoint before it", stacklevel=3)
+                warnings.warn(f"{problem}; the run continues from the previous checkpoint", stacklevel=3)
             progress = Progress(
                 int(metadata["phase"]),
                 int(metadata["elapsed_rounds"]),
@@ -248,5 +249,5 @@ class Recorder:
 
 
 def _finite(metrics: Metrics) -> Metrics:
-    """The metrics without infinities and NaN, which JSON does not have."""
+    """The metrics without infinities and NaN, which JSON does not support."""
     return {key: value for key, value in metrics.items() if isinstance(value, str) or math.isfinite(value)}

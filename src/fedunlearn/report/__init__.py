@@ -1,4 +1,4 @@
-"""What people look at: tables, figures and reports, made from run folders alone."""
+"""Tables, figures and reports, made from run folders alone."""
 
 from .conclusions import verdict
 from .html import write_report

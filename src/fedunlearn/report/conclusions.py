@@ -1,4 +1,4 @@
-"""What can be concluded from runs, in sentences: what was forgotten, what came back, and what it cost."""
+"""Conclusions from runs, in sentences: what was forgotten, what came back, and what it cost."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .settings import setting
 from .summary import Numbers, mean, summarise
 
 FORGOTTEN = 0.1
-"""An attack success rate up to this counts as forgotten, and up to that of retraining if this is higher."""
+"""An attack success rate counts as forgotten up to this value, or up to that of retraining if higher."""
 NEAR = 0.05
-"""How far from retraining a share may end to count as near, and how much may come back."""
+"""The largest distance from retraining that counts as near, and the share that may come back."""
 NOTHING = 0.05
 """Below this attack success rate, a model has no backdoor to forget."""
 SAME = 0.02
-"""Shares that differ by no more than this are taken as equal."""
+"""Shares that differ by at most this count as equal."""
 CAME_BACK = 0.1
-"""The part of what unlearning removed that may come back."""
+"""The fraction of the removed memory that may come back."""
 
 Finished = Mapping[str, Sequence[Run]]
 """Rows whose runs have all ended well."""
@@ -27,7 +27,7 @@ Finished = Mapping[str, Sequence[Run]]
 
 @dataclass(frozen=True)
 class Memory:
-    """How much of the targets a model remembers: before, after unlearning (None without one), at the end."""
+    """How much of the targets' data a model remembers: before, after unlearning (if any), at the end."""
 
     of: Metric
     before: float
@@ -40,12 +40,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a comparison says about forgetting; ``retrained`` is the level of retraining, where it was run."""
+    """What a comparison shows about forgetting; ``retrained`` is the level of retraining, if it was run."""
 
     memories: Mapping[str, Memory]
     retrained: float | None
     references: frozenset[str]
-    """The rows that are retraining."""
+    """The rows that retrain."""
 
     @property
     def of(self) -> Metric | None:
@@ -59,11 +59,11 @@ class Judgement:
 
     @property
     def relapsed(self) -> dict[str, Memory]:
-        return {row: of for row, of in self.memories.items() if relapsed(of, self.retrained)}
+        return {row: memory for row, memory in self.memories.items() if relapsed(memory, self.retrained)}
 
     @property
     def judged(self) -> list[str]:
-        """The rows that can be told apart by what they remember."""
+        """The rows that can be ranked by what they remember."""
         if self.of is None or self.nothing_to_forget:
             return []
         if self.of.better == "retraining":
@@ -74,7 +74,7 @@ class Judgement:
 
     @property
     def aim(self) -> float | None:
-        """The level to reach, where neither low nor high is good by itself."""
+        """The level to reach, if neither a low nor a high value is good in itself."""
         return self.retrained if self.of is not None and self.of.better == "retraining" else None
 
     @property
@@ -92,21 +92,21 @@ class Judgement:
 
 
 def remembered(runs: Sequence[Run]) -> Memory | None:
-    """The mean over the runs of a row; None where nothing tells what they remember."""
+    """The mean over the runs of a row; None if no metric shows what they remember."""
     known = [run for run in runs if run.evaluated and run.forgetting]
     if not known:
         return None
     key = str(known[0].forgetting)
-    found = [summarise(run) for run in known]
-    begun = [float(run.evaluated[0][key]) for run in known if key in run.evaluated[0]]
-    after, end = mean(found, f"{key}_1"), mean(found, key)
-    if not begun or end is None:
+    numbers = [summarise(run) for run in known]
+    before = [float(run.evaluated[0][key]) for run in known if key in run.evaluated[0]]
+    after, end = mean(numbers, f"{key}_1"), mean(numbers, key)
+    if not before or end is None:
         return None
-    return Memory(metric(key), sum(begun) / len(begun), after, end)
+    return Memory(metric(key), sum(before) / len(before), after, end)
 
 
 def judge(finished: Finished) -> Judgement:
-    """What the rows of a comparison remember, beside retraining."""
+    """What the rows of a comparison remember, relative to retraining."""
     memories = {row: memory for row, runs in finished.items() if (memory := remembered(runs))}
     references = frozenset(
         row
@@ -140,27 +140,27 @@ def relapsed(memory: Memory, retrained: float | None = None) -> bool:
 
 
 def verdict(run: Run) -> str:
-    """What came of one run."""
+    """The result of one run, in sentences."""
     if not run.evaluated:
         return "Nothing has been measured yet."
     memory = remembered([run])
-    said = [_memory(run, memory)] if memory else []
-    said += [_utility(run)] if run.utility else []
+    sentences = [_memory(run, memory)] if memory else []
+    sentences += [_utility(run)] if run.utility else []
     if memory and nothing_to_forget(memory):
-        said.append(
-            f"Nothing can be concluded about forgetting: ω⁰ had an ASR of {memory.text(memory.before)} only."
+        sentences.append(
+            f"Nothing can be concluded about forgetting: the ASR of ω⁰ was only {memory.text(memory.before)}."
         )
     elif memory and relapsed(memory):
-        said.append(
+        sentences.append(
             f"Forgetting relapsed: {memory.of.title} was {memory.text(memory.unlearned)} after unlearning "
             f"and is {memory.text(memory.end)} at the end."
         )
     if memory and memory.of.better == "retraining" and run.method != "retrain":
-        said.append("Compare it with a retrain run: lower is not better.")
+        sentences.append("Compare it with a retrain run: lower is not better.")
     coverage = float(run.evaluated[-1].get("coverage", 1.0))
     if coverage < 1:
-        said.append(f"Only {metric('coverage').text(coverage)} of the retained clients were heard.")
-    return " ".join(said)
+        sentences.append(f"Only {metric('coverage').text(coverage)} of the retained clients replied.")
+    return " ".join(sentences)
 
 
 def _memory(run: Run, memory: Memory) -> str:
@@ -173,7 +173,7 @@ def _memory(run: Run, memory: Memory) -> str:
 
 
 def forgotten(run: Run) -> str:
-    """Who, or what, the request is about."""
+    """The data that the request asks to forget, by client or class."""
     if setting(run.config, "request", "level") == "class":
         return f"class {setting(run.config, 'request', 'label')}"
     names = run.targets
@@ -183,14 +183,14 @@ def forgotten(run: Run) -> str:
 def _utility(run: Run) -> str:
     first, last = run.evaluated[0], run.evaluated[-1]
 
-    def went(key: str) -> str:
+    def change(key: str) -> str:
         return " to ".join(metric(key).text(float(row[key])) for row in (first, last) if key in row)
 
     key = str(run.utility)
     what = "accuracy" if key == "r_acc" else metric(key).title.removeprefix("R-")
     worst = f"{key}_worst"
-    tail = f", the worst client's from {went(worst)}" if worst in first and worst in last else ""
-    return f"The retained clients' {what} went from {went(key)}{tail}."
+    tail = f"; that of the worst client from {change(worst)}" if worst in first and worst in last else ""
+    return f"The {what} of the retained clients went from {change(key)}{tail}."
 
 
 def headline(finished: Finished, judgement: Judgement) -> str:
@@ -222,7 +222,7 @@ def headline(finished: Finished, judgement: Judgement) -> str:
 
 
 def _best_kept(found: Mapping[str, Sequence[Numbers]], among: str) -> str:
-    values = {row: value for row, of in found.items() if (value := mean(of, "r_acc")) is not None}
+    values = {row: value for row, numbers in found.items() if (value := mean(numbers, "r_acc")) is not None}
     if not values:
         return ""
     best = max(values, key=lambda row: values[row])
@@ -230,7 +230,7 @@ def _best_kept(found: Mapping[str, Sequence[Numbers]], among: str) -> str:
 
 
 def warnings(judgement: Judgement) -> list[str]:
-    """What a reader should know before trusting the numbers: the rows in which forgetting relapsed."""
+    """Warnings about the rows in which forgetting relapsed."""
     return [
         f"{row}: forgetting relapsed. {memory.of.title} was {memory.text(memory.unlearned)} after "
         f"unlearning and is {memory.text(memory.end)} at the end"

@@ -1,4 +1,4 @@
-"""What was asked, which methods answered, and where the runs were made, in sentences."""
+"""The request, the methods and the environments of the runs, in sentences."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from .conclusions import forgotten
 from .runs import Collection, Run
 from .settings import flat, setting, shared, typical
 
-BACKDOOR = "a backdoor that shows whether it is forgotten"
+BACKDOOR = "a backdoor that shows whether the data is forgotten"
 
 
 def request(collection: Collection) -> list[str]:
-    """The request in sentences, as far as all runs share it."""
+    """The request in sentences, limited to the settings that all runs share."""
     config = shared(run.config for run in collection.runs)
-    said = (
+    sentences = (
         _trained(config),
         _poisoned(config),
         _requested(config, collection.runs),
         _scheduled(config, collection.runs),
     )
-    return [text for text in said if text]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _trained(config: Mapping[str, Any]) -> str:
     data = setting(config, "data") or {}
     clients = f"{data['clients']} clients" if "clients" in data else "Clients"
-    what = f" the model {config['model']}" if "model" in config else " a model"
+    model = f" the model {config['model']}" if "model" in config else " a model"
     share = data.get("fraction", 1.0)
     part = f" ({share:.0%} of it)" if isinstance(share, float) and share < 1 else ""
-    on = f" on {data['dataset']}{part}" if "dataset" in data else ""
-    spread = f", split by {data['partition']}" if "partition" in data else ""
-    plan = setting(config, "pretraining", "rounds")
-    long = f", in {plan} rounds of federated averaging" if plan else ""
-    return f"{clients} trained{what}{on}{spread}{long}. The result is ω⁰."
+    dataset = f" on {data['dataset']}{part}" if "dataset" in data else ""
+    partition = f", partitioned by {data['partition']}" if "partition" in data else ""
+    rounds = setting(config, "pretraining", "rounds")
+    duration = f", in {rounds} rounds of federated averaging" if rounds else ""
+    return f"{clients} trained{model}{dataset}{partition}{duration}. The result is ω⁰."
 
 
 def _poisoned(config: Mapping[str, Any]) -> str:
@@ -43,11 +43,9 @@ def _poisoned(config: Mapping[str, Any]) -> str:
         return ""
     if setting(config, "request", "level") == "client":
         share = setting(config, "backdoor", "pretrain_share")
-        part = (
-            f"{share:.0%} of its training pictures" if isinstance(share, float) else "its training pictures"
-        )
-        return f"Each client to be forgotten had put a trigger and a wrong label on {part}: {BACKDOOR}."
-    return f"What is to be forgotten carried a trigger and a wrong label: {BACKDOOR}."
+        part = f"{share:.0%} of its training images" if isinstance(share, float) else "its training images"
+        return f"Each client to forget put a trigger and a wrong label on {part}: {BACKDOOR}."
+    return f"The data to forget had a trigger and a wrong label: {BACKDOOR}."
 
 
 def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
@@ -61,16 +59,16 @@ def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
         who = targets if isinstance(targets, str) else ", ".join(map(str, targets))
     level = request.get("level")
     if level == "class":
-        return f"The request: forget class {request.get('label')}, whoever holds it."
+        return f"The request: forget class {request.get('label')} at all clients that hold it."
     if level == "sample" and isinstance(request.get("share"), float):
         return f"The request: forget {request['share']:.0%} of the examples of {who}."
     return f"The request: forget {who}." if level == "client" else ""
 
 
 def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
-    """Which method with which schedule, and the seed: as it ran, where all ran alike, or else as planned."""
+    """The method, its schedule and the seed; the planned schedule unless all runs had the same."""
     name = config.get("method")
-    who = f"The method: {name}" if name else "The methods are compared on the same schedule"
+    subject = f"The method: {name}" if name else "The methods are compared on the same schedule"
     steps = _steps(runs[0])
     planned = not all(run.ended and _steps(run) == steps for run in runs)
     if planned:
@@ -79,13 +77,13 @@ def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
             for key, stage in (("unlearning", "unlearning"), ("recovery", "post-training"))
             if (plan := setting(config, key)) and {"rounds", "lr"} <= plan.keys()
         ]
-    schedule = ("planned are " if planned else "") + ", then ".join(steps)
+    schedule = ("planned: " if planned else "") + ", then ".join(steps)
     seed = f"; seed {config['seed']}" if "seed" in config else ""
-    return f"{who}; {schedule}{seed}." if steps else f"{who}{seed}."
+    return f"{subject}; {schedule}{seed}." if steps else f"{subject}{seed}."
 
 
 def _steps(run: Run) -> list[str]:
-    """The stages that a run had, with their rounds and their learning rate before decay."""
+    """The stages of a run, with their rounds and their learning rate before decay."""
     decay, before, steps = setting(run.config, "training", "decay") or 1.0, 0, []
     for stage in ("unlearning", "post-training"):
         rows = [row for row in run.rows if row["stage"] == stage and "lr" in row]
@@ -97,15 +95,15 @@ def _steps(run: Run) -> list[str]:
 
 
 def methods(collection: Collection) -> list[tuple[str, str, str]]:
-    """Name, summary and paper of each registered method; the command line registers all of ours."""
+    """Name, summary and paper of each method in the runs that is registered."""
     known = {entry.name: entry.about for entry in method}
-    used = list(dict.fromkeys(str(run.config.get("method", "")) for run in collection.runs))
-    told = [(name, known[name]) for name in used if name in known]
-    return [(name, about.get("summary", "-"), about.get("paper", "-")) for name, about in told]
+    used = dict.fromkeys(str(run.config.get("method", "")) for run in collection.runs)
+    entries = [(name, known[name]) for name in used if name in known]
+    return [(name, about.get("summary", "-"), about.get("paper", "-")) for name, about in entries]
 
 
 def differing(collection: Collection) -> list[tuple[str, list[str]]]:
-    """For each row what it sets otherwise than most; its method only where its name does not say it."""
+    """The settings in which each row differs from most rows; the method only if it is not the row's name."""
     if len(collection.rows) == 1:
         return []
     common = typical([run.config for run in collection.runs])
@@ -114,8 +112,11 @@ def differing(collection: Collection) -> list[tuple[str, list[str]]]:
     found = []
     for row, runs in collection.rows.items():
         config = flat(runs[0].config)
-        values = {path: of for path, of in config.items() if path not in common or common[path] != of}
-        values = {path: of for path, of in values.items() if of is not None}
+        values = {
+            path: value
+            for path, value in config.items()
+            if value is not None and (path not in common or common[path] != value)
+        }
         if values.get(("method",)) == row:
             del values["method",]
         if collection.comparison:
@@ -125,7 +126,7 @@ def differing(collection: Collection) -> list[tuple[str, list[str]]]:
 
 
 def environments(collection: Collection) -> list[tuple[Mapping[str, Any], list[str]]]:
-    """Each environment, with the runs that were made in it."""
+    """Each environment, with its runs."""
     found: list[tuple[Mapping[str, Any], list[str]]] = []
     for row, run in collection.labelled:
         same = [rows for environment, rows in found if environment == run.environment]

@@ -1,4 +1,4 @@
-"""How figures are drawn and written: colours, and files whose bytes depend on nothing but the data."""
+"""Drawing and writing figures: colours, and files whose bytes depend only on the data."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..record import write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart with any colour vision; without yellow, which is too light for lines.
+# The colour-blind-safe palette of Okabe and Ito, without yellow, which is too light for lines.
 VERMILION, BLUE, GREEN, ORANGE = "#D55E00", "#0072B2", "#009E73", "#E69F00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#6E6E6E"
 
 
 @contextmanager
 def drawing(settings: Mapping[str, Any]) -> Iterator[Any]:
-    """Pyplot with the style of the figures; what is drawn with it twice has the same bytes."""
+    """Pyplot with the style of the figures; drawing the same data twice gives the same bytes."""
     try:
         import matplotlib
     except ImportError:
@@ -39,7 +39,7 @@ def drawing(settings: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def save(figure: Figure, paths: Sequence[Path]) -> list[Path]:
-    """Writes a figure in the formats that the suffixes name, without dates, and closes it."""
+    """Writes a figure in the formats of the suffixes, without dates, and closes it."""
     from matplotlib import pyplot
 
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -55,11 +55,11 @@ def _scores(axes: Axes, run: Run) -> None:
     ]
     ends = [[*values.values()][-1] for _, values, _, _ in lines]
     shares = all(metric(key).unit == "share" for key, *_ in lines)
-    # Two curves that end side by side would write over each other's name.
-    aside = 6 if shares and len(ends) == 2 and abs(ends[0] - ends[1]) < 0.06 else 0
+    # Move the labels apart if two curves end close to each other.
+    offset = 6 if shares and len(ends) == 2 and abs(ends[0] - ends[1]) < 0.06 else 0
     for (key, values, colour, dash), end in zip(lines, ends, strict=True):
         axes.plot([*values], [*values.values()], color=colour, linewidth=1.8, linestyle=dash)
-        above = aside if end == max(ends) else -aside
+        above = offset if end == max(ends) else -offset
         _label(axes, [*values][-1], end, metric(key).title, colour, above)
     if shares:
         axes.set_ylim(-0.03, 1.03)
@@ -77,7 +77,7 @@ def _distance(axes: Axes, rows: Sequence[Metrics]) -> None:
 
 
 def _stages(axes: Axes, rows: Sequence[Metrics], *, labelled: bool) -> None:
-    """A line where one stage ends and the next begins, and the stages' names above."""
+    """A line between stages, and the names of the stages above."""
     spans: dict[str, list[float]] = {}
     for row in rows[1:]:
         spans.setdefault(str(row["stage"]), []).append(float(row["elapsed"]))

@@ -1,4 +1,4 @@
-"""What every number in a report means, in a sentence or two."""
+"""Explains every number in a report in a sentence or two."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from ..measure.metrics import METRICS, metric
 TERMS = {
     "clients": (
         "Client by client",
-        "The score of one retained client on its own test data. With another seed, a client of the same "
-        "number holds other data.",
+        "The score of one retained client on its own test data. With a different seed, the client of the "
+        "same number holds different data.",
     ),
-    "omega0": ("ω⁰", "The model when the request arrives: after pre-training, before anything is forgotten."),
+    "omega0": ("ω⁰", "The model when the request arrives: after pre-training and before unlearning."),
     "stages": (
         "Unlearned, post-trained",
-        "After the rounds that remove the target's influence (¹), and after those in which the retained "
+        "After the rounds that remove the target's influence (¹), and after the rounds in which the retained "
         "clients repair the damage (²). Some methods have only one of the two stages.",
     ),
     "ended": (
         "Ended",
-        "done: all rounds are over. converged: the method stopped by itself. unfinished: the run goes on, "
-        "or was stopped. diverged, no direction, missing reply: the run had to stop, and kept the last "
-        "good model.",
+        "done: all rounds are finished. converged: the method stopped early. unfinished: the run is still "
+        "running, or was interrupted. diverged, no direction, missing reply: the run had to stop and kept "
+        "the last good model.",
     ),
     "sha256": (
         "Model hash",
-        "SHA-256 of the final parameters and buffers. Equal hashes mean models that are equal to the last "
-        "bit.",
+        "SHA-256 of the final parameters and buffers. Equal hashes mean bit-identical models.",
     ),
 }
-"""What is explained beside metrics."""
+"""Terms that are not metrics."""
 
 
 def glossary(keys: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Title and explanation of the metrics with these keys, in the table's order, then of other terms."""
+    """Title and explanation of the metrics with these keys, then of the other terms."""
     wanted = list(dict.fromkeys(keys))
     metrics = [key for key in METRICS if key in wanted]
     metrics += [key for key in wanted if key not in METRICS and key not in TERMS]

@@ -1,4 +1,4 @@
-"""One Markdown page about a run that can be read without the program."""
+"""A Markdown page about one run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = (
 
 
 def write_markdown_page(run: Run) -> Path:
-    """Writes ``report.md``: what was asked, how it ended, the stages, the curves, and how to do it again."""
+    """Writes ``report.md``: the result, the stages, the curves, the request and the environment."""
     given = {keys[-1]: setting(run.config, *keys) for keys in ASKED}
     asked = ", ".join(f"{key} `{value}`" for key, value in given.items() if value is not None)
     drawn = (run.folder / "curves.svg").exists()
@@ -38,7 +38,7 @@ def write_markdown_page(run: Run) -> Path:
 
 - Request: forget {forgotten(run)}; {asked or "settings unknown"}. Every setting is in `experiment.json`.
 - Ended: `{run.outcome["status"]}`; SHA-256 of the model: `{run.outcome["model_sha256"]}`.
-- Made with: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
+- Environment: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
 
 {meanings}
 """

@@ -1,4 +1,4 @@
-"""How to do a run or a comparison again: its settings as TOML, and the command."""
+"""How to reproduce a run or a comparison: its settings as TOML, and the command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .settings import flat, nested, typical
 
 
 def recipes(collection: Collection) -> list[tuple[str, str, str]]:
-    """Name of a TOML file, what it holds, and the command that takes it."""
+    """Name and content of each TOML file, and the command that runs it."""
     if collection.comparison:
         return [_comparison(collection)]
     alone = len(collection.rows) == 1
-    named = {"experiment" if alone else _in_a_name(row): runs for row, runs in collection.rows.items()}
+    named = {"experiment" if alone else _file_name(row): runs for row, runs in collection.rows.items()}
     return [
         (f"{name}.toml", toml(run.config), f"fedunlearn run {name}.toml")
         for name, runs in named.items()
@@ -25,7 +25,7 @@ def recipes(collection: Collection) -> list[tuple[str, str, str]]:
 
 
 def _comparison(collection: Collection) -> tuple[str, str, str]:
-    """What most rows have, then what each changes; a row is named like its method unless it names one."""
+    """The most common settings, then the changes of each row; the row's name is its default method."""
     rows = {row: {**runs[0].config} for row, runs in collection.rows.items()}
     seeds = {run.seed for run in collection.runs}
     for config in rows.values():
@@ -33,7 +33,9 @@ def _comparison(collection: Collection) -> tuple[str, str, str]:
     common = typical(list(rows.values()))
     common.pop(("method",), None)
     differing = {
-        row: nested({path: of for path, of in flat(config).items() if of not in (None, common.get(path))})
+        row: nested(
+            {path: value for path, value in flat(config).items() if value not in (None, common.get(path))}
+        )
         for row, config in rows.items()
     }
     for row, changes in differing.items():
@@ -45,16 +47,16 @@ def _comparison(collection: Collection) -> tuple[str, str, str]:
 
 
 def toml(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> str:
-    """A configuration as TOML; what is None is left out, as it is in a file that does not set it."""
+    """A configuration as TOML, without the settings that are None."""
     values = [(key, value) for key, value in config.items() if not isinstance(value, Mapping)]
     tables = [(key, value) for key, value in config.items() if isinstance(value, Mapping)]
     lines = [f"{_key(key)} = {_value(value)}\n" for key, value in values if value is not None]
     for key, table in tables:
         path = (*above, key)
         body = toml(table, path)
-        # A table that only holds tables needs no heading; an empty one says something among methods only.
-        silent = body.startswith("\n[") or (not body and above != ("methods",))
-        lines.append(body if silent else f"\n[{'.'.join(map(_key, path))}]\n{body}")
+        # A table of tables needs no heading; an empty table has a meaning only among the methods.
+        bare = body.startswith("\n[") or (not body and above != ("methods",))
+        lines.append(body if bare else f"\n[{'.'.join(map(_key, path))}]\n{body}")
     return "".join(lines)
 
 
@@ -64,12 +66,12 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_value(of)}" for key, of in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
-    # Strings, numbers and truth values are written alike in JSON and TOML.
+    # JSON and TOML write strings, numbers and booleans in the same way.
     return json.dumps(value, ensure_ascii=False)
 
 
-def _in_a_name(row: str) -> str:
+def _file_name(row: str) -> str:
     return re.sub(r"[^\w.-]+", "_", row)

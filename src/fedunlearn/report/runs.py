@@ -1,4 +1,4 @@
-"""Run folders and comparisons as values: their files, read once and checked before anything is shown."""
+"""Runs and comparisons as values: their files, read once and validated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core import FedUnlearnError, Metrics, Status
 from ..measure.metrics import METRICS, client_of, forgetting_key, utility_key
-from ..record import AMENDS, public, read_json, read_metrics, read_outcome
+from ..record import RECOVERY_HINT, public, read_json, read_metrics, read_outcome
 from .settings import flat, setting
 
 STAGES = {
@@ -23,7 +23,7 @@ STAGES = {
     "unlearning": "unlearned",
     "post-training": "post-trained",
 }
-"""What tables call the model after each stage."""
+"""The names of the models after each stage in tables."""
 
 TABLES = ("data", "request", "backdoor", "training", "pretraining", "unlearning", "recovery")
 NUMBERS: dict[tuple[str, ...], type] = {
@@ -39,12 +39,12 @@ NUMBERS: dict[tuple[str, ...], type] = {
         for key, kind in (("rounds", int), ("lr", Real))
     },
 }
-"""Settings that reports calculate with or write as numbers."""
+"""Settings that reports use as numbers."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of one run say; ``outcome`` is empty while the run has not ended."""
+    """The contents of a run folder; ``outcome`` is empty until the run has ended."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -62,22 +62,22 @@ class Run:
 
     @cached_property
     def evaluated(self) -> list[Metrics]:
-        """The rows of rounds after which the model was evaluated."""
+        """The rows of the rounds in which the model was evaluated."""
         return [row for row in self.rows if utility_key(row) or forgetting_key(row)]
 
     @cached_property
     def forgetting(self) -> str | None:
-        """The key of what tells how much is remembered."""
+        """The key of the metric that shows how much the model remembers."""
         return forgetting_key(key for row in self.evaluated for key in row)
 
     @cached_property
     def utility(self) -> str | None:
-        """The key of what tells how useful the model is to the retained clients."""
+        """The key of the metric that shows how useful the model is to the retained clients."""
         return utility_key(key for row in self.evaluated for key in row)
 
     @cached_property
     def stages(self) -> dict[str, Metrics]:
-        """The last evaluated row of each stage by its name in tables; conflicts are the stage's mean."""
+        """The last evaluated row of each stage, by its name in tables; conflicts are means over the stage."""
         last = {str(row["stage"]): row for row in self.evaluated}
         return {STAGES[stage]: {**row, **self._conflicts(stage)} for stage, row in last.items()}
 
@@ -89,12 +89,12 @@ class Run:
 
     @cached_property
     def turn(self) -> float:
-        """The round that ended unlearning, or the last so far; 0 where there is none."""
+        """The last round of unlearning so far, or 0."""
         return max((float(row["elapsed"]) for row in self.rows if row["stage"] == "unlearning"), default=0.0)
 
     @cached_property
     def targets(self) -> list[str]:
-        """Who is forgotten: as the rows name them, as the request does, or whoever is not retained."""
+        """The clients to forget: those that the rows or the request name, else all that are not retained."""
         keys = dict.fromkeys(key for row in self.evaluated for key in row if " " in key)
         named = [client_of(key) for key in keys if key.startswith(("asr ", "forget_"))]
         if named:
@@ -103,9 +103,9 @@ class Run:
         if isinstance(request, str | list):
             return [request] if isinstance(request, str) else [str(name) for name in request]
         retained = {client_of(key) for key in keys if key.startswith("r_")}
-        everybody = [f"client-{number}" for number in range(setting(self.config, "data", "clients") or 0)]
-        known = bool(retained) and retained <= {*everybody}
-        return [name for name in everybody if name not in retained] if known else []
+        clients = [f"client-{number}" for number in range(setting(self.config, "data", "clients") or 0)]
+        known = bool(retained) and retained <= {*clients}
+        return [name for name in clients if name not in retained] if known else []
 
     @property
     def ended(self) -> bool:
@@ -117,21 +117,21 @@ class Run:
 
     @property
     def standing(self) -> str:
-        """How the run ended, or how far it is."""
+        """How the run ended, or its progress."""
         if self.ended:
             status = str(self.outcome["status"]).replace("_", " ")
             return f"{status}: {self.outcome['reason']}" if self.outcome.get("reason") else status
         if not self.rows:
-            return "unfinished: nothing measured yet"
+            return "unfinished: no measurement yet"
         last = self.rows[-1]
         if last["stage"] == "start":
-            return "unfinished: no round is over yet"
+            return "unfinished: no finished round yet"
         return f"unfinished: {last['stage']}, round {last['round']} so far"
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Runs by the name of their row; a comparison has one for each seed."""
+    """Runs by row; a row of a comparison has one run per seed."""
 
     name: str
     rows: Mapping[str, Sequence[Run]]
@@ -143,7 +143,7 @@ class Collection:
 
     @cached_property
     def labelled(self) -> list[tuple[str, Run]]:
-        """Every run with its row, and its seed where a row has several."""
+        """Every run with its row, and its seed if the row has several runs."""
         return [
             (f"{row}, seed {run.config.get('seed')}" if len(runs) > 1 else row, run)
             for row, runs in self.rows.items()
@@ -151,14 +151,16 @@ class Collection:
         ]
 
     def select(self, places: Mapping[str, Sequence[Path]]) -> dict[str, list[Run]]:
-        """The runs in these folders, by row; rows without any are left out."""
+        """The runs in these folders, by row; rows without runs are omitted."""
         found = {run.folder: run for run in self.runs}
-        chosen = {row: [found[place] for place in of if place in found] for row, of in places.items()}
+        chosen = {
+            row: [found[folder] for folder in folders if folder in found] for row, folders in places.items()
+        }
         return {row: runs for row, runs in chosen.items() if runs}
 
 
 def collect(folders: Sequence[Path]) -> Collection:
-    """The runs in some folders, each the folder of a run, of a comparison or of its columns."""
+    """The runs in these folders; each is the folder of a run, a comparison or a column."""
     found = {place: _rows(place) for folder in dict.fromkeys(folders) for place in _columns(folder)}
     if len(found) == 1:
         (folder, rows), *_ = found.items()
@@ -172,33 +174,37 @@ def collect(folders: Sequence[Path]) -> Collection:
     labels = _labels(found)
     rows = {
         labels[folder] if _is_run(folder) else f"{labels[folder]}/{row}": runs
-        for folder, of in found.items()
-        for row, runs in of.items()
+        for folder, by_row in found.items()
+        for row, runs in by_row.items()
     }
     kind = "runs" if all(len(runs) == 1 for runs in rows.values()) else "rows"
     return Collection(f"{len(rows)} {kind}", rows, comparison=False)
 
 
 def read_run(folder: Path) -> Run:
-    """One run folder; what has not been written yet is empty."""
+    """Reads a run folder; missing files are read as empty."""
     config, environment = _read_table(folder / "experiment.json"), _read_table(folder / "environment.json")
     _check_config(config, folder / "experiment.json")
     outcome = read_outcome(folder) if (folder / "outcome.json").exists() else {}
     rows = _read_rows(folder) if outcome or (folder / "metrics.jsonl").exists() else []
     if outcome and not rows:
-        raise FedUnlearnError(f"{folder / 'metrics.jsonl'} of a run that ended is empty: {AMENDS}")
+        raise FedUnlearnError(
+            f"{folder / 'metrics.jsonl'} is empty although the run has ended: {RECOVERY_HINT}"
+        )
     return Run(folder, public(config), environment, outcome, rows)
 
 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:
     for key in TABLES:
         if not isinstance(config.get(key, {}), dict):
-            raise FedUnlearnError(f"{path}: {key} must be a table of settings: {AMENDS}")
+            raise FedUnlearnError(f"{path}: {key} must be a table of settings: {RECOVERY_HINT}")
     values = flat(config)
     for keys, kind in NUMBERS.items():
         value = values.get(keys)
         if value is not None and not (isinstance(value, kind) and _finite(value)):
-            raise FedUnlearnError(f"{path}: {'.'.join(keys)} must be a number, not {value!r:.40}: {AMENDS}")
+            raise FedUnlearnError(
+                f"{path}: {'.'.join(keys)} must be a number, not {value!r:.40}: {RECOVERY_HINT}"
+            )
 
 
 def _finite(value: Any) -> bool:
@@ -211,15 +217,15 @@ def _finite(value: Any) -> bool:
 def _read_rows(folder: Path) -> list[Metrics]:
     rows = read_metrics(folder)
     for number, row in enumerate(rows, 1):
-        if not _sound(row):
+        if not _valid(row):
             raise FedUnlearnError(
-                f"{folder / 'metrics.jsonl'}, line {number} is not what a run writes: {AMENDS}"
+                f"{folder / 'metrics.jsonl'}, line {number} is not a valid row of metrics: {RECOVERY_HINT}"
             )
     return rows
 
 
-def _sound(row: Any) -> bool:
-    """Whether a row has its stage, round and distance, and numbers wherever we know a metric."""
+def _valid(row: Any) -> bool:
+    """Whether a row has a stage, a round and a distance, and all its known metrics are numbers."""
     return (
         isinstance(row, dict)
         and row.get("stage") in STAGES
@@ -243,14 +249,14 @@ def _rows(folder: Path) -> dict[str, list[Run]]:
 
 
 def _columns(folder: Path) -> list[Path]:
-    """The folder itself, or those in it that are the columns of a comparison."""
+    """The folder itself, or its subfolders that are columns of a comparison."""
     if _is_run(folder) or any(folder.glob("seed-*/*/experiment.json")):
         return [folder]
     columns = sorted({path.parents[2] for path in folder.glob("*/seed-*/*/experiment.json")})
     if not columns:
         raise FedUnlearnError(
-            f"{folder} holds neither an experiment.json nor seed-N/ROW folders, so it is no run and "
-            "no comparison: name the folder of one"
+            f"{folder} has neither an experiment.json nor seed-N/ROW folders: name the folder of a run or "
+            "of a comparison"
         )
     return columns
 
@@ -265,12 +271,12 @@ def _seed(run: Path) -> tuple[int, str]:
 
 
 def _labels(folders: Iterable[Path]) -> dict[Path, str]:
-    """Each folder's name, with as many of the folders above it as it takes to tell them apart."""
+    """Each folder's name, with as many parent folders as make the names distinct."""
     parts = {folder: folder.resolve().parts for folder in folders}
     depth = 1
-    while len({of[-depth:] for of in parts.values()}) < len(set(parts.values())):
+    while len({path[-depth:] for path in parts.values()}) < len(set(parts.values())):
         depth += 1
-    return {folder: "/".join(of[-depth:]) for folder, of in parts.items()}
+    return {folder: "/".join(path[-depth:]) for folder, path in parts.items()}
 
 
 def _read_table(path: Path) -> dict[str, Any]:
@@ -278,5 +284,5 @@ def _read_table(path: Path) -> dict[str, Any]:
         return {}
     value = read_json(path)
     if not isinstance(value, dict):
-        raise FedUnlearnError(f"{path} holds no table of values: {AMENDS}")
+        raise FedUnlearnError(f"{path} is not a JSON object: {RECOVERY_HINT}")
     return value

@@ -1,4 +1,4 @@
-"""Configurations of runs: single values, and what several have in common."""
+"""Reading and comparing the configurations of runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:
-    """A value deep in a configuration; None where an older one has no such key."""
+    """A nested value of a configuration; None if the key is missing, as in older runs."""
     value: Any = config
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -16,7 +16,7 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
 
 
 def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """A configuration as values by their path; empty tables vanish."""
+    """A configuration as values by path; empty tables are dropped."""
     values: dict[tuple[str, ...], Any] = {}
     for key, value in config.items():
         values |= flat(value, (*above, key)) if isinstance(value, Mapping) else {(*above, key): value}
@@ -35,7 +35,7 @@ def nested(values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
 
 
 def shared(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all configurations have in common."""
+    """The settings that all configurations share."""
     first, *others = [flat(config) for config in configs]
     return nested(
         {
@@ -47,11 +47,11 @@ def shared(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def typical(configs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], Any]:
-    """For every path that all configurations have, the value that most of them have there."""
+    """The most common value of every path that all configurations have."""
     values = [flat(config) for config in configs]
     found = {}
     for path in values[0]:
-        if all(of.get(path) is not None for of in values):
-            texts = [json.dumps(of[path], sort_keys=True) for of in values]
+        if all(config.get(path) is not None for config in values):
+            texts = [json.dumps(config[path], sort_keys=True) for config in values]
             found[path] = values[texts.index(max(texts, key=texts.count))][path]
     return found

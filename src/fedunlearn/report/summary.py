@@ -1,4 +1,4 @@
-"""What a run comes to: its scores after each stage and at the end, and what it cost."""
+"""The summary of a run: its scores after each stage and at the end, and its costs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..measure.metrics import METRICS, Metric, metric
 from .runs import Run
 
 Numbers = Mapping[str, float]
-"""By key; ``KEY_1`` is KEY after unlearning, ``KEY_2`` after post-training, a plain KEY at the end."""
+"""Values by key: ``KEY_1`` after unlearning, ``KEY_2`` after post-training, ``KEY`` at the end."""
 
 SCORES = ("asr", "forget_acc", "r_acc", "r_acc_worst")
-"""What is shown after both stages; scores of tasks other than classification join them."""
+"""Scores shown after both stages, besides the scores of tasks other than classification."""
 FINAL = ("r_acc_best", "target_acc", "distance", "coverage")
 COSTS = ("local_trainings", "bytes_up", "bytes_down", "bytes_stored", "seconds")
 STAGE_MARKS = {"_1": "¹", "_2": "²"}
@@ -22,7 +22,7 @@ STAGE_MARKS = {"_1": "¹", "_2": "²"}
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the key of its numbers, and the metric that they are."""
+    """A column of a table: the key of its numbers, and their metric."""
 
     key: str
     metric: Metric
@@ -40,9 +40,9 @@ def column(key: str) -> Column:
 
 
 def summarise(run: Run) -> dict[str, float]:
-    """The numbers of a run that has been evaluated.
+    """The numbers of an evaluated run.
 
-    A failed run counts as it ended in a stage that it did not reach. Conflicts are those of unlearning.
+    For a stage that a failed run did not reach, they are its last ones. Conflicts are those of unlearning.
     """
     found = costs(run.rows)
     reached = run.evaluated[:1]
@@ -59,7 +59,7 @@ def summarise(run: Run) -> dict[str, float]:
 
 
 def before(run: Run) -> Numbers:
-    """ω⁰ as the run began with it, in the columns of the first stage."""
+    """The run's ω⁰, in the columns of the first stage."""
     row = run.evaluated[0]
     found = {f"{key}_1": value for key, value in _scores(row).items()}
     return found | {key: float(row[key]) for key in ("target_acc", "distance") if key in row}
@@ -76,43 +76,43 @@ def _own_score(key: str) -> bool:
 
 
 def result_columns(found: Iterable[Numbers]) -> list[Column]:
-    """The columns of a comparison's results: scores after both stages, then what is shown at the end."""
+    """The columns of a comparison's results: scores after both stages, then the final numbers."""
     numbers = list(found)
     own = dict.fromkeys(
-        key for of in numbers for key in of if _own_score(key) and key[-2:] not in STAGE_MARKS
+        key for run in numbers for key in run if _own_score(key) and key[-2:] not in STAGE_MARKS
     )
-    covered = any(of.get("coverage", 1.0) < 1 for of in numbers)
+    covered = any(run.get("coverage", 1.0) < 1 for run in numbers)
     keys = [f"{key}_{place}" for place in (1, 2) for key in (*SCORES, *own)]
     keys += ["target_acc", "distance", *(["coverage"] if covered else []), "conflicts"]
-    return [column(key) for key in keys if any(key in of for of in numbers)]
+    return [column(key) for key in keys if any(key in run for run in numbers)]
 
 
 def cost_columns(found: Iterable[Numbers]) -> list[Column]:
-    """The columns of costs that any run had."""
+    """The cost columns that are not zero in all runs."""
     numbers = list(found)
-    return [column(key) for key in COSTS if any(of.get(key) for of in numbers)]
+    return [column(key) for key in COSTS if any(run.get(key) for run in numbers)]
 
 
 def origins(
     rows: Mapping[str, Mapping[int, Numbers]], *, same_request: bool = True
 ) -> dict[str, list[Numbers]]:
-    """ω⁰ of each seed, from what each row began with; once more for a row that had another one.
+    """The ω⁰ of each seed, with a separate entry for each row that started from a different one.
 
-    In the same request a seed that one row lacks had the same ω⁰ nevertheless.
+    In the same request, rows share ω⁰ even if one of them lacks a seed.
     """
     groups: list[tuple[str, dict[int, Numbers]]] = []
-    for row, mine in rows.items():
-        for _, begun in groups:
-            if all(begun.get(seed, of if same_request else None) == of for seed, of in mine.items()):
-                begun |= mine
+    for row, own in rows.items():
+        for _, known in groups:
+            if all(known.get(seed, start if same_request else None) == start for seed, start in own.items()):
+                known |= own
                 break
         else:
-            groups.append((f"ω⁰ ({row})" if groups else "ω⁰", dict(mine)))
-    return {name: list(begun.values()) for name, begun in groups}
+            groups.append((f"ω⁰ ({row})" if groups else "ω⁰", dict(own)))
+    return {name: list(known.values()) for name, known in groups}
 
 
 def costs(rows: Sequence[Metrics]) -> dict[str, float]:
-    """Costs summed over rounds; the store is as large as it ever was, conflicts are a mean."""
+    """Costs summed over rounds; stored bytes are a maximum, conflicts a mean."""
 
     def total(key: str) -> float:
         return sum(float(row.get(key, 0)) for row in rows)
@@ -131,13 +131,13 @@ def costs(rows: Sequence[Metrics]) -> dict[str, float]:
 
 
 def mean(found: Iterable[Numbers], key: str) -> float | None:
-    """Over the runs that have the number; None where none has."""
-    values = [of[key] for of in found if key in of]
+    """The mean over the runs that have the number; None if none has it."""
+    values = [numbers[key] for numbers in found if key in numbers]
     return fmean(values) if values else None
 
 
 def mean_text(of: Metric, values: Sequence[float]) -> tuple[str, str]:
-    """The mean of some values, and ± the standard deviation (of a sample, n − 1) where there are several."""
+    """The mean of the values, and ± the sample standard deviation (n − 1) if there are several."""
     if not values:
         return "–", ""
     spread = f"±{of.text(stdev(values)).removesuffix('%')}" if len(values) > 1 else ""

@@ -1,4 +1,4 @@
-"""Tables of runs and comparisons as text: for the terminal and for Markdown."""
+"""Tables of runs and comparisons as text, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGE_KEYS = (
 
 
 def stage_keys(stages: Mapping[str, Metrics]) -> list[str]:
-    """What is shown after each stage: scores, those of other tasks too, and coverage where it is not full."""
+    """The metrics shown after each stage: scores, including those of other tasks, and partial coverage."""
     rows = list(stages.values())
     own = dict.fromkeys(
         key
@@ -36,7 +36,7 @@ def stage_keys(stages: Mapping[str, Metrics]) -> list[str]:
 
 
 def stage_table(run: Run) -> Lines:
-    """ω⁰, after unlearning and after post-training."""
+    """The scores of ω⁰, after unlearning and after post-training."""
     keys = stage_keys(run.stages)
     body = [
         [label, *(metric(key).text(float(row[key])) if key in row else "–" for key in keys)]
@@ -46,50 +46,52 @@ def stage_table(run: Run) -> Lines:
 
 
 def comparison_tables(rows: Mapping[str, Sequence[Run]]) -> list[Lines]:
-    """Results and costs: ω⁰, that of a row with another one, and each row with a run that ended.
+    """Results and costs of ω⁰ (one line for each different ω⁰) and of each row with an ended run.
 
-    Several runs of a row are shown as their mean ± standard deviation (of a sample, n − 1).
+    Several runs of a row are shown as their mean ± sample standard deviation (n − 1).
     """
     ended = {row: [run for run in runs if run.ended and run.evaluated] for row, runs in rows.items()}
     ended = {row: runs for row, runs in ended.items() if runs}
     found: dict[str, list[Numbers]] = {row: [summarise(run) for run in runs] for row, runs in ended.items()}
-    begun = origins({row: {run.seed: before(run) for run in runs} for row, runs in ended.items()})
-    every = [of for many in found.values() for of in many]
+    starts = origins({row: {run.seed: before(run) for run in runs} for row, runs in ended.items()})
+    every = [numbers for runs in found.values() for numbers in runs]
     results, costs = result_columns(every), cost_columns(every)
     ends = {row: _ends([str(run.outcome["status"]) for run in runs]) for row, runs in ended.items()}
-    told = any(ends.values())
+    with_ends = any(ends.values())
 
     def line(row: str, numbers: Sequence[Numbers], columns: Sequence[Column]) -> list[str]:
-        return [row, *(_cell(of, numbers) for of in columns)]
+        return [row, *(_cell(column, numbers) for column in columns)]
 
     shown = [
-        ["", *(of.title for of in results), *(["Ended"] if told else [])],
+        ["", *(column.title for column in results), *(["Ended"] if with_ends else [])],
         *(
-            [*line(row, numbers, results), *([ends.get(row, "")] if told else [])]
-            for row, numbers in (begun | found).items()
+            [*line(row, numbers, results), *([ends.get(row, "")] if with_ends else [])]
+            for row, numbers in (starts | found).items()
         ),
     ]
-    paid = [["", *(of.title for of in costs)], *(line(row, numbers, costs) for row, numbers in found.items())]
-    return [shown, paid] if costs else [shown]
+    spent = [
+        ["", *(column.title for column in costs)],
+        *(line(row, numbers, costs) for row, numbers in found.items()),
+    ]
+    return [shown, spent] if costs else [shown]
 
 
-def _cell(of: Column, numbers: Sequence[Numbers]) -> str:
-    return " ".join(
-        filter(None, mean_text(of.metric, [found[of.key] for found in numbers if of.key in found]))
-    )
+def _cell(column: Column, numbers: Sequence[Numbers]) -> str:
+    values = [found[column.key] for found in numbers if column.key in found]
+    return " ".join(filter(None, mean_text(column.metric, values)))
 
 
 def _ends(statuses: Sequence[str]) -> str:
-    """How the runs of a row ended, if not well; of several how many."""
+    """How the runs of a row ended, unless normally; with counts if there are several runs."""
     counts = Counter(status for status in sorted(statuses) if status != Status.DONE)
     several = len(statuses) > 1
     return ", ".join(f"{count} of {len(statuses)} {end}" if several else end for end, count in counts.items())
 
 
 def round_table(rows: Mapping[str, Sequence[Run]], rounds: Sequence[int]) -> Lines:
-    """What is remembered / R-Acc after so many rounds of both stages.
+    """Forgetting / utility after N rounds of both stages, for each N in ``rounds``.
 
-    Nothing where not all runs of a row were evaluated after that round.
+    A cell is empty unless all runs of the row were evaluated after that round.
     """
     lines = [["", *(f"after {number}" for number in rounds)]]
     for row, runs in rows.items():

@@ -1,4 +1,4 @@
-"""How well the trial of a learning rate ended."""
+"""Scores of the trials that choose a learning rate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .runs import read_run
 
 
 def score(trial: Path) -> float | None:
-    """How well a trial ended, by training data alone; None where it failed.
+    """The score of a trial, computed from training data only; None if it failed.
 
-    That is the accuracy of the retained clients less the backdoor's on the targets' own pictures; the mean of
-    the ends of unlearning and of post-training, as tables show both.
+    It is the accuracy of the retained clients minus the attack success rate on the targets' own images,
+    averaged over the ends of unlearning and of post-training.
     """
     run = read_run(trial)
     if run.failed:
@@ -30,4 +30,4 @@ def score(trial: Path) -> float | None:
 
 def unmeasured(run: Path) -> FedUnlearnError:
     """The error for a run that ended without a measurement."""
-    return FedUnlearnError(f"{run} has ended and holds no evaluated round: remove it, and it is run anew")
+    return FedUnlearnError(f"{run} has ended without an evaluated round: delete the folder and run again")

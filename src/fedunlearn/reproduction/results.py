@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from ..core import FedUnlearnError, Metrics, Status
 from ..experiment import check
-from ..record import AMENDS, public, read_json, write
+from ..record import RECOVERY_HINT, public, read_json, write
 from ..report.runs import Collection, Run, collect
 from ..report.trials import score, unmeasured
 
@@ -187,7 +187,9 @@ def _stated(run: Path) -> Iterator[None]:
     try:
         yield
     except KeyError as missing:
-        raise FedUnlearnError(f"{run / 'experiment.json'} says nothing of {missing}: {AMENDS}") from None
+        raise FedUnlearnError(
+            f"{run / 'experiment.json'} says nothing of {missing}: {RECOVERY_HINT}"
+        ) from None
 
 
 def _finite(value: float | int | str) -> float | None:

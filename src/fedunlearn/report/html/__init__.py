@@ -1,4 +1,4 @@
-"""One HTML file about a run, several runs or a comparison, from their files alone; it needs nothing else."""
+"""A self-contained HTML report about a run, several runs or a comparison, made from their files alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .run import run_page
 
 
 def write_report(collection: Collection, path: Path) -> Path:
-    """Writes one self-contained HTML file about some runs."""
+    """Writes one self-contained HTML file about the runs."""
     write(path, render(collection).encode())
     return path
 
 
 def render(collection: Collection) -> str:
-    """The page; whatever comes from files is escaped by the template."""
+    """The page as HTML; the template escapes everything that comes from files."""
     try:
         import jinja2
     except ImportError:
@@ -42,7 +42,7 @@ def render(collection: Collection) -> str:
 def _page(collection: Collection) -> dict[str, Any]:
     """Everything that the template shows."""
     page = run_page(collection) if len(collection.runs) == 1 else comparison_page(collection)
-    drawn: list[Plot] = page["plots"]
+    shown: list[Plot] = page["plots"]
     points: Sequence[Point] = page["points"]
     return {
         **page,
@@ -60,7 +60,7 @@ def _page(collection: Collection) -> dict[str, Any]:
         "recipes": recipes(collection),
         "glossary": glossary(_terms(page)),
         "script": {
-            "plots": {plot.key: plot.values() for plot in drawn},
+            "plots": {plot.key: plot.values() for plot in shown},
             "points": [{"row": p.row, "x": p.x, "y": p.y, "text": p.text} for p in points],
         },
     }

@@ -1,4 +1,4 @@
-"""What the HTML report shows of several rows: a comparison, or runs side by side."""
+"""The HTML report of several rows: a comparison, or runs side by side."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .run import Card, course
 from .tables import Cell, Grid, Heading, bars, by_client, cell, heading, heat
 
 FEWEST = ("trainings", "bytes", "s", "rounds")
-"""Units of what is counted or paid."""
+"""Units of counts and costs, for which a card says "fewest"."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a collection, and the runs that speak for each."""
+    """The rows of a collection, and the runs that represent each of them."""
 
     collection: Collection
 
     @cached_property
     def shown(self) -> dict[str, list[Run]]:
-        """The runs that speak for each row: those that ended, well or not, or else those with numbers."""
+        """The runs that represent each row: those that ended, or else those that were evaluated."""
         shown = {}
         for row, runs in self.collection.rows.items():
             measured = [run for run in runs if run.evaluated]
@@ -41,12 +41,12 @@ class Rows:
 
     @cached_property
     def whole(self) -> dict[str, list[Run]]:
-        """For what a failed run would cut short: those of each row that did not fail, where there are any."""
+        """The runs of each row that did not fail, if any; a failed run would shorten curves."""
         return {row: [run for run in runs if not run.failed] or runs for row, runs in self.shown.items()}
 
     @cached_property
     def finished(self) -> dict[str, list[Run]]:
-        """The rows whose runs have all ended well."""
+        """The rows whose runs have all ended without failing."""
         return {
             row: runs for row, runs in self.shown.items() if all(run.ended and not run.failed for run in runs)
         }
@@ -56,7 +56,7 @@ class Rows:
         return {row: [summarise(run) for run in runs] for row, runs in self.shown.items()}
 
     @cached_property
-    def begun(self) -> dict[str, list[Numbers]]:
+    def starts(self) -> dict[str, list[Numbers]]:
         """ω⁰, in the columns of the first stage."""
         rows = {row: {run.seed: before(run) for run in runs} for row, runs in self.shown.items()}
         return origins(rows, same_request=self.collection.comparison)
@@ -112,7 +112,7 @@ def _ranked(rows: Rows) -> str:
 
 
 def _best(rows: Rows) -> list[Card]:
-    """For each key number, the row that does best among those that have forgotten; among all if none has."""
+    """The best row of each key number, among the rows that have forgotten, or among all if none has."""
     judgement = rows.judgement
     chosen = [row for row in rows.finished if row in judgement.forgot] or list(rows.finished)
     cards = []
@@ -149,14 +149,14 @@ def _card(of: Metric, values: Mapping[str, float], best: float) -> Card:
 
 
 def _results(rows: Rows) -> Grid:
-    """ω⁰ and every row after each stage; several seeds are a mean ± deviation."""
+    """ω⁰ and every row after each stage; several seeds are shown as mean ± standard deviation."""
     columns = result_columns(of for found in rows.numbers.values() for of in found)
 
     def cells(found: Sequence[Numbers]) -> list[Cell]:
         return [cell(of, found) for of in columns]
 
     lines: list[tuple[str, int | None, Cell, list[Cell]]] = [
-        (name, None, Cell("–"), cells(begun)) for name, begun in rows.begun.items()
+        (name, None, Cell("–"), cells(start)) for name, start in rows.starts.items()
     ]
     lines += [
         (row, rows.places[row], _ends(runs), cells(rows.numbers.get(row, [])))
@@ -167,7 +167,7 @@ def _results(rows: Rows) -> Grid:
     upto = "up to " if len(counts) > 1 else ""
     spread = f"; mean ± standard deviation of {upto}{max(counts)} runs" if max(counts, default=1) > 1 else ""
     if rows.failed:
-        spread += "; a failed run counts as it ended"
+        spread += "; a failed run counts with its last numbers"
     return Grid(
         f"After unlearning (¹) and after post-training (²){spread}",
         "Row",
@@ -177,7 +177,7 @@ def _results(rows: Rows) -> Grid:
 
 
 def _ends(runs: Sequence[Run]) -> Cell:
-    """How the runs of a row ended; the number of each where they differ."""
+    """How the runs of a row ended, with counts if they differ."""
     counts = Counter(run.standing.partition(":")[0] for run in runs)
     text = (
         ", ".join(f"{count} {end}" for end, count in counts.items())
@@ -188,32 +188,34 @@ def _ends(runs: Sequence[Run]) -> Cell:
 
 
 def _clients(rows: Rows) -> Grid | None:
-    """ω⁰ and every row at its end, client by client, in the first of its seeds."""
+    """The accuracy of each client with ω⁰ and at the end of every row, for the row's first seed."""
     first = {row: runs[0] for row, runs in rows.whole.items()}
-    begun: dict[str, tuple[str, int | None, Metrics]] = {}
+    starts: dict[str, tuple[str, int | None, Metrics]] = {}
     for row, run in first.items():
-        name = f"ω⁰ ({row})" if begun else "ω⁰"
-        begun.setdefault(str(by_client(run.evaluated[0])), (name, None, run.evaluated[0]))
+        name = f"ω⁰ ({row})" if starts else "ω⁰"
+        starts.setdefault(str(by_client(run.evaluated[0])), (name, None, run.evaluated[0]))
     ends = [(row, rows.places[row], run.evaluated[-1]) for row, run in first.items()]
     seeds = {run.config.get("seed") for run in first.values()}
     which = f"seed {seeds.pop()}" if len(seeds) == 1 else "the first seed of each row"
-    return heat(f"Accuracy of each retained client at the end; {which}", "Row", [*begun.values(), *ends])
+    return heat(f"Accuracy of each retained client at the end; {which}", "Row", [*starts.values(), *ends])
 
 
 def _costs(rows: Rows) -> Grid:
-    """What each row did to the clients and cost, as bars."""
+    """The conflicts and costs of each row, as bars."""
     found = {row: [summarise(run) for run in runs] for row, runs in rows.whole.items()}
     return bars("Conflicts and costs of each row, after the request", "Row", found, rows.places)
 
 
 def _overlays(rows: Rows) -> list[Plot]:
     """One plot for each metric, with a curve for each row."""
-    plan = setting(shared(run.config for run in rows.collection.runs), "unlearning", "rounds")
+    planned = setting(shared(run.config for run in rows.collection.runs), "unlearning", "rounds")
     elsewhere = [
-        row for row, runs in rows.whole.items() if plan and not all(_turns_at(run, plan) for run in runs)
+        row
+        for row, runs in rows.whole.items()
+        if planned and not all(_turns_at(run, planned) for run in runs)
     ]
-    failed = "; failed runs are left out of rows that have others" if rows.failed else ""
-    drawn = []
+    failed = "; failed runs are omitted if the row has others" if rows.failed else ""
+    shown = []
     worst = f"{rows.utility}_worst" if rows.utility else None
     for key in filter(None, (rows.forgetting, rows.utility, worst, "distance")):
         curves = [
@@ -226,13 +228,13 @@ def _overlays(rows: Rows) -> list[Plot]:
             last = max(at for curve in curves for at in curve.values)
             title, share = metric(key).title, metric(key).unit == "share"
             about = f"{title} over the rounds, one curve for each row{failed}."
-            parted = plan and plan < last and len(elsewhere) <= len(rows.whole) / 2
-            if parted and elsewhere:
-                about += f" Post-training begins elsewhere for {', '.join(elsewhere)}."
-            edges = [(0.0, "unlearning"), (float(plan), "post-training")] if parted else []
+            divided = planned and planned < last and len(elsewhere) <= len(rows.whole) / 2
+            if divided and elsewhere:
+                about += f" Post-training begins at another round for {', '.join(elsewhere)}."
+            edges = [(0.0, "unlearning"), (float(planned), "post-training")] if divided else []
             y = _axis(key, seen, whole=key == rows.forgetting)
-            drawn.append(Plot(key, title, about, plots.rounds(last), y, share, curves, edges))
-    return drawn
+            shown.append(Plot(key, title, about, plots.rounds(last), y, share, curves, edges))
+    return shown
 
 
 def _axis(key: str, values: Sequence[float], *, whole: bool) -> plots.Axis:
@@ -242,19 +244,19 @@ def _axis(key: str, values: Sequence[float], *, whole: bool) -> plots.Axis:
 
 
 def _turns_at(run: Run, planned: float) -> bool:
-    """Whether its post-training, as far as it has begun, begins there; preparing may cost a round more."""
+    """Whether post-training begins at the planned round, or one later, or has not begun yet."""
     begun = any(row["stage"] == "post-training" for row in run.rows)
     return abs(run.turn - planned) <= 1 or not begun
 
 
 def _curve(runs: Sequence[Run], key: str) -> dict[float, float]:
-    """A metric by round; a distance of zero has no place on a logarithmic axis."""
+    """A metric by round, without distances of zero, which a logarithmic axis cannot show."""
     return {at: value for at, value in series(runs, key).items() if key != "distance" or value > 0}
 
 
 def _axes(rows: Rows) -> tuple[plots.Axis, plots.Axis]:
-    """What is remembered, and utility as far as the points of the trade-off reach."""
-    of_rows = [*(rows.numbers[row] for row in rows.finished), *rows.begun.values()]
+    """The axes of forgetting and utility that cover the points of the trade-off."""
+    of_rows = [*(rows.numbers[row] for row in rows.finished), *rows.starts.values()]
 
     def seen(key: str) -> list[float]:
         return [of[name] for found in of_rows for of in found for name in (key, f"{key}_1") if name in of]
@@ -265,7 +267,7 @@ def _axes(rows: Rows) -> tuple[plots.Axis, plots.Axis]:
 
 
 def _scatter(rows: Rows) -> dict[str, Any] | None:
-    """The axes of the trade-off, what is better in it, and the level of retraining."""
+    """The axes of the trade-off, which direction is better, and the level of retraining."""
     if not rows.forgetting or not rows.utility:
         return None
     (x, y), judgement, of = _axes(rows), rows.judgement, metric(rows.forgetting)
@@ -273,9 +275,9 @@ def _scatter(rows: Rows) -> dict[str, Any] | None:
     better = "Up and left is better."
     if of.better == "retraining":
         better = (
-            f"The higher and the closer to the line, the better: it is the {of.title} of retraining."
+            f"Higher and closer to the line is better; the line is the {of.title} of retraining."
             if aim is not None
-            else f"Without a retrain row, neither side is better: {of.title} has no good value by itself."
+            else f"Without a retrain row, neither side is better: {of.title} has no good value in itself."
         )
     return {
         "x": x.marks(),
@@ -288,7 +290,7 @@ def _scatter(rows: Rows) -> dict[str, Any] | None:
 
 
 def _points(rows: Rows) -> list[Point]:
-    """Forgetting against utility at the end of each finished row, and of ω⁰."""
+    """Forgetting and utility of ω⁰ and at the end of each finished row."""
     if not rows.forgetting or not rows.utility:
         return []
     (x, y), key, utility = _axes(rows), rows.forgetting, rows.utility
@@ -297,7 +299,7 @@ def _points(rows: Rows) -> list[Point]:
         remembered, kept = mean(found, key + stage), mean(found, utility + stage)
         return None if remembered is None or kept is None else (x.place(remembered), y.place(kept))
 
-    def said(name: str, found: Sequence[Numbers], stage: str) -> str:
+    def described(name: str, found: Sequence[Numbers], stage: str) -> str:
         values = ((metric(of), mean(found, of + stage) or 0.0) for of in (key, utility))
         return f"{name}: " + ", ".join(f"{of.title} {of.text(value)}" for of, value in values)
 
@@ -307,15 +309,15 @@ def _points(rows: Rows) -> list[Point]:
         if at := place(found, ""):
             begin = place(found, "_1") if mean(found, f"{utility}_2") is not None else None
             look = style(rows.places[row])
-            points.append(Point(rows.places[row], row, *at, begin, look, said(row, found, "")))
-    for name, found in rows.begun.items():
+            points.append(Point(rows.places[row], row, *at, begin, look, described(row, found, "")))
+    for name, found in rows.starts.items():
         if rows.finished and (at := place(found, "_1")):
-            points.append(Point(-1, name, *at, None, None, said(name, found, "_1")))
+            points.append(Point(-1, name, *at, None, None, described(name, found, "_1")))
     return plots.scattered(points)
 
 
 def _panels(rows: Rows) -> list[dict[str, Any]]:
-    """A small plot of its own for each row."""
+    """A small plot for each row."""
     panels = []
     keys = [key for key in (rows.forgetting, rows.utility) if key and metric(key).unit == "share"]
     for row, runs in rows.whole.items() if keys else ():

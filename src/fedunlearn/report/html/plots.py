@@ -1,6 +1,6 @@
 """The geometry of the figures in an HTML report; templates turn it into SVG.
 
-Places are percentages of the plot, so that a figure takes any width while its letters keep their size.
+Positions are percentages of the plot, so that a figure scales to any width while its text keeps its size.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..alignment import aligned
 from ..runs import Run
 
 POINTS = 250
-"""More than a screen shows of one curve; longer ones are thinned out."""
+"""The maximum number of points of a curve; longer curves are thinned."""
 
 COLOURS, DASHES = 7, ("", "7 4", "2 3", "9 3 2 3")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one row looks in every figure; no two of the first 28 are alike, nor alike in grey."""
+    """The look of a row in every figure; the first 28 rows are distinct, even in greyscale."""
 
     colour: int
     dash: str
@@ -31,14 +31,14 @@ class Style:
 
 
 def style(number: int) -> Style:
-    """A colour of Okabe and Ito, a line and a marker for the row of this number."""
+    """The colour, line and marker of the row with this number."""
     turn = number // COLOURS
     return Style(number % COLOURS, DASHES[turn % len(DASHES)], (number + turn) % COLOURS)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where values lie between the ends of an axis, and what is written along it."""
+    """The range, ticks and scale of an axis."""
 
     low: float
     high: float
@@ -46,7 +46,7 @@ class Axis:
     bend: Callable[[float], float] = float
 
     def place(self, value: float) -> float:
-        """The percentage of the way from the low end."""
+        """The position of a value, in percent from the low end."""
         low, high = self.bend(self.low), self.bend(self.high)
         return round(100 * (self.bend(value) - low) / ((high - low) or 1), 2)
 
@@ -92,11 +92,11 @@ class Plot:
         return "M" + " ".join(self._at(x, y) for x, y in around) + "Z"
 
     def columns(self) -> list[tuple[float, float]]:
-        """Place and height of each bar that is there."""
+        """Position and height of each bar that is not zero."""
         return [(self.x.place(x), self.y.place(y)) for x, y in self.bars.items() if y > 0]
 
     def stages(self) -> list[tuple[float, float, str]]:
-        """Where each stage begins, the middle of it, and its name."""
+        """The start, middle and name of each stage."""
         starts = [self.x.place(at) for at, _ in self.borders]
         ends = [*starts[1:], 100.0]
         return [
@@ -105,7 +105,7 @@ class Plot:
         ]
 
     def values(self) -> dict[str, Any]:
-        """What a script needs to show values under the pointer."""
+        """The data that the script needs to show values under the pointer."""
         rounds = sorted({x for curve in self.curves for x in curve.values})
         return {
             "x": rounds,
@@ -122,7 +122,7 @@ class Plot:
         }
 
     def table(self, most: int) -> tuple[list[float], list[tuple[str, list[float | None]]]]:
-        """At most so many rounds, of bars those that are there, and each curve's values in them."""
+        """At most ``most`` rounds, without zero bars, and the values of each curve in these rounds."""
         seen = sorted({x for curve in self.curves for x, y in curve.values.items() if y or not self.bars})
         rounds = thinned(seen, most)
         return rounds, [(curve.name, [curve.values.get(x) for x in rounds]) for curve in self.curves]
@@ -141,12 +141,12 @@ def series(runs: Sequence[Run], key: str) -> dict[float, float]:
         }
         for run in runs
     ]
-    found = aligned(each, [run.turn for run in runs])
-    return {at: fmean(found[at]) for at in thinned(list(found), POINTS)}
+    values = aligned(each, [run.turn for run in runs])
+    return {at: fmean(values[at]) for at in thinned(list(values), POINTS)}
 
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
-    """At most so many of the values, evenly, and always the first and the last."""
+    """At most ``most`` of the values, evenly spaced, always including the first and the last."""
     if len(values) <= most:
         return list(values)
     step = (len(values) - 1) / (most - 1)
@@ -159,7 +159,7 @@ def rounds(last: float) -> Axis:
 
 
 def shares(values: Iterable[float], *, whole: bool = True) -> Axis:
-    """An axis of percentages: all of it, or what is around the values."""
+    """An axis of percentages: from 0 to 100 %, or the range of the values."""
     seen = [*values]
     if whole or not seen:
         return Axis(0, 1, tuple((mark, f"{mark:.0%}") for mark in (0, 0.25, 0.5, 0.75, 1)))
@@ -187,7 +187,7 @@ def magnitudes(values: Iterable[float]) -> Axis:
 
 
 def roots() -> Axis:
-    """Percentages on a square-root scale, which spreads the small ones."""
+    """Percentages on a square-root scale, which spreads small values."""
     marks = (0, 0.01, 0.05, 0.15, 0.3, 0.6, 1)
     return Axis(0, 1, tuple((mark, f"{mark:.0%}") for mark in marks), math.sqrt)
 
@@ -203,16 +203,16 @@ def ticks(most: float, count: int, *, whole: bool = False) -> list[float]:
 
 def borders(rows: Sequence[Metrics]) -> list[tuple[float, str]]:
     """The round after which each stage begins, and its name."""
-    begun: dict[str, float] = {}
+    starts: dict[str, float] = {}
     for row in rows:
         if row["stage"] != "start":
-            begun.setdefault(str(row["stage"]), float(row["elapsed"]) - 1)
-    return [(at, name) for name, at in begun.items()]
+            starts.setdefault(str(row["stage"]), float(row["elapsed"]) - 1)
+    return [(at, name) for name, at in starts.items()]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One row in a scatter, at its end and, where it has one, at the end of unlearning."""
+    """One row in the scatter plot: its end, and the end of its unlearning if it has both stages."""
 
     row: int
     name: str
@@ -225,7 +225,7 @@ class Point:
 
 
 def scattered(points: Sequence[Point], width: float = 800, height: float = 420) -> list[Point]:
-    """The points with a place for each label that overlaps no other; crowded ones go without."""
+    """The points with label positions that do not overlap; crowded points have no label."""
     taken = [(p.x * width / 100 - 6, (100 - p.y) * height / 100 - 6, 12.0, 12.0) for p in points]
     placed = []
     for point in points:
@@ -251,17 +251,17 @@ BESIDE = (
     (-8.0, -8.0, "end"),
     (-8.0, 16.0, "end"),
 )
-"""Where a label may stand: pixels right of and below its point, and which end of it is there."""
+"""Possible label positions: pixels to the right of and below the point, and the text anchor."""
 
 Box = tuple[float, float, float, float]
 
 
 def _box(point: Point, label: tuple[float, float, str], width: float, height: float) -> Box:
-    """Left, top, width and height of a label, in a plot of the usual size."""
+    """Left, top, width and height of a label, in a plot of this size."""
     dx, dy, anchor = label
-    long = 6.8 * len(point.name)
-    left = point.x * width / 100 + dx - {"start": 0, "end": long, "middle": long / 2}[anchor]
-    return left, (100 - point.y) * height / 100 + dy - 11, long, 14.0
+    length = 6.8 * len(point.name)
+    left = point.x * width / 100 + dx - {"start": 0, "end": length, "middle": length / 2}[anchor]
+    return left, (100 - point.y) * height / 100 + dy - 11, length, 14.0
 
 
 def _overlap(one: Box, two: Box) -> bool:

@@ -1,4 +1,4 @@
-"""What the HTML report shows of one run."""
+"""The HTML report of one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tables import Grid, bars, cell, heading, heat
 
 @dataclass(frozen=True)
 class Card:
-    """One key number, how it came about, and its course."""
+    """One key number, a note about it, and its course over the rounds."""
 
     name: str
     term: str
@@ -28,7 +28,7 @@ class Card:
 
 
 def run_page(collection: Collection) -> dict[str, Any]:
-    """Everything that the template shows of a run alone."""
+    """Everything that the template shows of a single run."""
     run = collection.runs[0]
     return {
         "single": True,
@@ -47,20 +47,20 @@ def run_page(collection: Collection) -> dict[str, Any]:
 
 
 def _cards(run: Run) -> list[Card]:
-    """Key numbers at the end, each with what it was before."""
+    """Key numbers at the end, each with its earlier values."""
     cards = []
     for key in filter(None, (run.forgetting, run.utility, f"{run.utility}_worst", "distance")):
         of = metric(key)
         steps = [(label, float(row[key])) for label, row in run.stages.items() if key in row]
         if steps:
             before = ", ".join(f"{label} {of.text(value)}" for label, value in steps[:-1])
-            drawn = course(f"course-{key}", of.title, [run], [key])
-            cards.append(Card(of.title, key, of.text(steps[-1][1]), before, drawn))
+            plot = course(f"course-{key}", of.title, [run], [key])
+            cards.append(Card(of.title, key, of.text(steps[-1][1]), before, plot))
     return cards + _conflict_card(run) + _cost_cards(run)
 
 
 def _conflict_card(run: Run) -> list[Card]:
-    """Conflicts of the first stage that counts them; the card names the stage, as they are not the end's."""
+    """Conflicts of the first stage that counts them; the card names the stage."""
     of = metric("conflicts")
     counts = [
         (str(row["stage"]), float(row["conflicts"])) for row in run.stages.values() if "conflicts" in row
@@ -70,7 +70,7 @@ def _conflict_card(run: Run) -> list[Card]:
     (stage, value), *others = counts
     most = max(float(row.get("conflicts", 0)) for row in run.rows)
     note = ", ".join(f"{name} {of.text(count)}" for name, count in others)
-    note = f"{note}; most in a round {most:g}" if note else f"most in a round {most:g}"
+    note = f"{note}; maximum per round {most:g}" if note else f"maximum per round {most:g}"
     return [Card(f"{of.title} in {stage}", "conflicts", of.text(value), note)]
 
 
@@ -80,7 +80,7 @@ def _cost_cards(run: Run) -> list[Card]:
     notes = {
         "local_trainings": f"in {text['rounds']} rounds",
         "bytes": f"{text['bytes_up']} up, {text['bytes_down']} down",
-        "seconds": "of rounds, without evaluation",
+        "seconds": "rounds only, without evaluation",
     }
     return [Card(metric(key).title, key, text[key], note) for key, note in notes.items()]
 
@@ -110,7 +110,7 @@ def _figures(run: Run) -> list[Plot]:
     """Forgetting and utility with the band of clients, distance, and conflicts, over both stages."""
     keys = [key for key in (run.forgetting, run.utility) if key]
     banded = f"{run.utility}_worst" in run.evaluated[0] and f"{run.utility}_best" in run.evaluated[0]
-    about = "The band reaches from the worst to the best retained client." if banded else ""
+    about = "The band spans the worst to the best retained client." if banded else ""
     scores = course("scores", "Forgetting and utility", [run], keys, about=about, band=banded)
     about = "How far the parameters have moved."
     drawn = [scores, course("distance", "Distance to ω⁰", [run], ["distance"], about=about)]

@@ -1,4 +1,4 @@
-"""Tables of the HTML report: cells with what they sort by, and perhaps a bar, a span or a shade."""
+"""Tables of the HTML report: cells with a sort key and optionally a bar, a span or a shade."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..summary import Column, Numbers, column, cost_columns, mean, mean_text
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of a column, and the entry of the glossary that explains it."""
+    """The title of a column, and its glossary entry."""
 
     title: str
     term: str
@@ -21,7 +21,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows, what it sorts by, and perhaps a bar, a span or a shade in percent."""
+    """A text, its sort key, and optionally a bar, a span or a shade, in percent."""
 
     text: str
     value: float | str | None = None
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that can be sorted; the first cell of a line names it."""
+    """A sortable table; the first cell of a line is its name."""
 
     caption: str
     first: str
@@ -42,12 +42,12 @@ class Grid:
 
 
 def heading(of: Column) -> Heading:
-    """A column of numbers."""
+    """The heading of a column of numbers."""
     return Heading(of.title, of.metric.key)
 
 
 def cell(of: Column, found: Sequence[Numbers], most: float | None = None) -> Cell:
-    """The mean over runs, with its deviation, and a bar where the largest mean is given."""
+    """The mean over runs with its deviation, and a bar if the largest mean is given."""
     values = [numbers[of.key] for numbers in found if of.key in numbers]
     if not values:
         return Cell("–")
@@ -57,12 +57,12 @@ def cell(of: Column, found: Sequence[Numbers], most: float | None = None) -> Cel
 
 
 def bars(caption: str, first: str, rows: Mapping[str, Sequence[Numbers]], places: Mapping[str, int]) -> Grid:
-    """Clients, conflicts and costs with a bar in each cell; a bar's length is its share of the largest."""
-    every = [of for found in rows.values() for of in found]
-    counted = [column("conflicts")] if any(of.get("conflicts") for of in every) else []
+    """Clients, conflicts and costs, with a bar in each cell that shows its share of the largest value."""
+    every = [numbers for found in rows.values() for numbers in found]
+    counted = [column("conflicts")] if any(numbers.get("conflicts") for numbers in every) else []
     columns = [*counted, *cost_columns(every)]
     most = {of.key: max(mean(found, of.key) or 0.0 for found in rows.values()) for of in columns}
-    spans = any("r_acc_worst" in of for of in every)
+    spans = any("r_acc_worst" in numbers for numbers in every)
     lines = []
     for row, found in rows.items():
         cells = [cell(of, found, most[of.key]) for of in columns]
@@ -73,7 +73,7 @@ def bars(caption: str, first: str, rows: Mapping[str, Sequence[Numbers]], places
 
 
 def span(found: Sequence[Numbers]) -> Cell:
-    """The retained clients at the end, from the worst to the best."""
+    """The worst, mean and best retained client at the end."""
     values = [mean(found, key) for key in ("r_acc_worst", "r_acc", "r_acc_best")]
     worst, middle, best = (100 * (value or 0.0) for value in values)
     if values[0] is None:
@@ -82,7 +82,7 @@ def span(found: Sequence[Numbers]) -> Cell:
 
 
 def heat(caption: str, first: str, rows: Sequence[tuple[str, int | None, Metrics]]) -> Grid | None:
-    """Each retained client's accuracy, the cell shaded by it; nothing where no row has measured clients."""
+    """Each retained client's accuracy in a shaded cell; None if no row has measured clients."""
     found = [(name, place, by_client(row)) for name, place, row in rows]
     known = sorted({client for *_, of in found for client in of}, key=lambda client: (len(client), client))
     headings = [Heading(client.replace("-", " "), "clients") for client in known]
@@ -91,8 +91,8 @@ def heat(caption: str, first: str, rows: Sequence[tuple[str, int | None, Metrics
 
 
 def by_client(row: Metrics) -> dict[str, float]:
-    """The accuracy of each retained client, where a round has measured it."""
-    return {client_of(key): float(of) for key, of in row.items() if key.startswith("r_acc ")}
+    """The accuracy of each retained client that the round measured."""
+    return {client_of(key): float(value) for key, value in row.items() if key.startswith("r_acc ")}
 
 
 def _shaded(value: float | None) -> Cell:

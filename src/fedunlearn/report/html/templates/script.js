@@ -32,7 +32,7 @@
     word.addEventListener("blur", hide);
   }
 
-  // Tables: a click, or Enter, sorts; again turns the order; what is missing stays last.
+  // Tables: a click or Enter sorts, another one reverses the order; missing values stay last.
   for (const button of all(".sortable th button")) {
     button.addEventListener("click", () => {
       const head = button.closest("th"), body = head.closest("table").tBodies[0];
@@ -49,7 +49,7 @@
     });
   }
 
-  // Rows that come and go in all figures.
+  // Show and hide rows in all figures.
   const toggle = (row, shown) => {
     shown ? hidden.delete(row) : hidden.add(row);
     all(`.plot [data-row="${row}"]`).forEach((mark) => mark.classList.toggle("off", !shown));
@@ -120,7 +120,7 @@
       if (source.steps().length) go(source.nearest(
         100 * (event.clientX - box.left) / box.width, 100 * (event.clientY - box.top) / box.height, box));
     });
-    // A finger leaves with every tap; what it asked for stays until the next one elsewhere.
+    // On touch screens every tap ends with pointerleave; keep the values until the next tap elsewhere.
     frame.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
     plot.addEventListener("blur", hide);
     plot.addEventListener("keydown", (event) => {
