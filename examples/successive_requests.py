@@ -50,9 +50,9 @@ def requests(seed: int, anchored: bool, folder: str) -> list[tuple[float, float,
     server = fu.Server(model, held, folder=folder, training=TRAINING, seed=seed)
     rows = []
     for step in (
-        lambda: server.train(rounds=100, lr=0.1),
-        lambda: server.forget(FIRST, schedule=fu.Schedule(20, 0.02, 30, 0.02)),
-        lambda: server.forget(SECOND, schedule=fu.Schedule(20, 0.02, 30, 0.02)),
+        lambda: server.train(rounds=200, lr=0.1),
+        lambda: server.forget(FIRST, schedule=fu.Schedule(20, 0.02, 60, 0.1)),
+        lambda: server.forget(SECOND, schedule=fu.Schedule(20, 0.02, 60, 0.1)),
     ):
         if not anchored:
             server.anchors = ()
