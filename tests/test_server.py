@@ -11,6 +11,8 @@ from torch import nn
 
 import fedunlearn as fu
 from fedunlearn.core.seeds import generator
+from fedunlearn.experiment import recorded
+from fedunlearn.record import read_state
 from fedunlearn.report import collect, write_report
 
 SCHEDULE = fu.Schedule(4, 0.05, 3, 0.05)
@@ -93,7 +95,7 @@ def test_every_step_is_a_run_folder_that_can_be_reported(tmp_path):
     ours = server(tmp_path)
     ours.train(3, 0.1)
     ours.forget("site-1", schedule=SCHEDULE)
-    folder = tmp_path / "1-forget-site-1"
+    folder = tmp_path / "1-forget-site-1-fedosd"
     assert json.loads((folder / "outcome.json").read_text())["status"] == "done"
     write_report(collect([folder]), tmp_path / "report.html")
     assert "site-1" in (tmp_path / "report.html").read_text()
@@ -142,3 +144,174 @@ def test_a_model_that_cannot_be_reset_needs_a_function_that_builds_it(tmp_path):
         fu.Server(Scaled(), clients, folder=tmp_path / "a", workers=1).forget("site-1", "retrain", SCHEDULE)
     ours = fu.Server(Scaled(), clients, folder=tmp_path / "b", workers=1, build=Scaled)
     assert ours.forget("site-1", "retrain", SCHEDULE).status is fu.Status.DONE
+
+
+def test_changed_data_and_other_starting_weights_are_refused(tmp_path):
+    server(tmp_path).train(2, 0.1)
+    other = server(tmp_path)
+    other._data["site-2"] = held(9)
+    with pytest.raises(fu.FedUnlearnError, match="the data of client 'site-2' has changed"):
+        other.train(2, 0.1)
+    clients = {f"site-{number}": held(number) for number in range(5)}
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    training = fu.LocalTraining(batch_size=10)
+    with pytest.raises(fu.FedUnlearnError, match="begun with other starting weights: seed"):
+        fu.Server(model, clients, folder=tmp_path, training=training, workers=1).train(2, 0.1)
+
+
+def test_other_stop_rules_are_other_settings(tmp_path):
+    server(tmp_path).forget("site-1", schedule=SCHEDULE)
+    with pytest.raises(fu.FedUnlearnError, match="other settings"):
+        server(tmp_path).forget("site-1", schedule=SCHEDULE, stop=[fu.Below("forget_acc", 2.0)])
+
+
+def test_after_a_refusal_or_a_failure_another_method_or_schedule_can_be_tried(tmp_path):
+    ours = server(tmp_path)
+    with pytest.raises(fu.FedUnlearnError, match="needs norms"):
+        ours.forget("site-1", "federaser", SCHEDULE)
+    wild = fu.Schedule(400, 1e30, 1, 0.1)
+    assert ours.forget("site-1", "ascent", wild).status is fu.Status.DIVERGED
+    assert ours.forget("site-1", "ascent", SCHEDULE).status is fu.Status.DONE
+    again = server(tmp_path)
+    assert again.forget("site-1", "ascent", SCHEDULE).status is fu.Status.DONE
+    assert torch.equal(again.state.params, ours.state.params)
+
+
+def test_a_training_that_diverges_is_no_training(tmp_path):
+    with pytest.raises(fu.FedUnlearnError, match="lower the learning rate"):
+        server(tmp_path).train(5, 1e30)
+
+
+def test_a_comparison_is_on_equal_terms_and_equals_the_request(tmp_path):
+    ours = server(tmp_path, participation=fu.Participation(share=0.5))
+    ours.train(2, 0.1)
+    rows = {"one": {"method": "fedosd"}, "other": {"method": "fedosd"}}
+    one, other = ours.compare("site-1", rows, SCHEDULE).values()
+    assert torch.equal(one.params, other.params)
+    assert torch.equal(one.params, ours.forget("site-1", schedule=SCHEDULE).params)
+
+
+def test_a_comparison_refuses_every_row_before_it_runs_one(tmp_path):
+    ours = server(tmp_path)
+    with pytest.raises(fu.FedUnlearnError, match=r"federaser: .* needs norms"):
+        ours.compare("site-1", ["finetune", "federaser"], SCHEDULE)
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_random_numbers_of_successive_requests_differ(tmp_path):
+    ours = server(tmp_path)
+    first = ours._request(ours.clients, ("site-1",)).seed
+    ours.forget("site-1", schedule=SCHEDULE)
+    assert ours._request(ours.clients, ("site-2",)).seed != first
+
+
+def test_history_continues_over_several_trainings(tmp_path):
+    ours = server(tmp_path)
+    ours.train(2, 0.1, history=["norms", "updates"])
+    first = ours.history
+    ours.train(3, 0.1, history=["norms", "updates"])
+    assert len(ours.history.of("norms", "site-0")) == 5
+    assert torch.equal(ours.history.shared["norms"], first.shared["norms"])
+    with pytest.warns(UserWarning, match="records no norms, so what was recorded before is dropped"):
+        ours.train(1, 0.1)
+    assert not ours.history.rows
+
+
+def test_what_was_recorded_about_a_forgotten_client_leaves_the_disk(tmp_path):
+    def rows() -> set[str]:
+        (path, *_) = sorted((tmp_path / "0-train/checkpoints").glob("*.safetensors"))
+        return set(read_state(path)[0].memory)
+
+    ours = server(tmp_path)
+    ours.train(2, 0.1, history=["updates"])
+    assert "updates/site-1" in rows()
+    ours.forget("site-1", "fedosd", SCHEDULE)
+    assert "updates/site-1" not in rows()
+    assert "updates/site-2" in rows()
+    again = server(tmp_path)
+    again.train(2, 0.1, history=["updates"])
+    assert torch.equal(again.forget("site-1", "fedosd", SCHEDULE).params, ours.state.params)
+
+
+def test_a_federation_whose_members_come_and_go_continues_a_step(tmp_path):
+    class Partly(fu.Sequential):
+        away: frozenset[str] = frozenset()
+
+        def present(self) -> frozenset[str]:
+            return super().present() - self.away
+
+    def begin(away: set[str]) -> fu.Server:
+        torch.manual_seed(0)
+        model = nn.Linear(6, 3)
+        federation = Partly(model, {f"site-{number}": held(number) for number in range(4)})
+        federation.away = frozenset(away)
+        return fu.Server(model, federation, folder=tmp_path)
+
+    ours = begin(set())
+    ours.train(2, 0.1)
+    ours.forget("site-1", schedule=SCHEDULE)
+    fewer = begin({"site-1", "site-2"})
+    fewer.train(2, 0.1)
+    assert torch.equal(fewer.forget("site-1", schedule=SCHEDULE).params, ours.state.params)
+
+
+def test_unheard_clients_stay_on_record(tmp_path):
+    def script() -> tuple[str, ...]:
+        ours = server(tmp_path, participation=fu.Participation(count=1))
+        return ours.forget("site-1", schedule=fu.Schedule(1, 0.05, 1, 0.05)).unheard
+
+    first = script()
+    assert first
+    assert script() == first
+    assert tuple(json.loads(next(tmp_path.glob("*/outcome.json")).read_text())["unheard"]) == first
+
+
+def test_public_data_and_clusters_serve_the_methods_that_need_them(tmp_path):
+    public = held(7).train
+    ours = server(tmp_path / "public", public=public)
+    ours.train(2, 0.1, history=["updates"])
+    assert "public" not in ours.clients
+    assert ours.forget("site-1", "fedkdu", SCHEDULE).status is fu.Status.DONE
+    clustered = server(tmp_path / "clusters")
+    clustered.train(2, 0.1, clusters=2)
+    assert clustered.forget("site-1", "knot", SCHEDULE).status is fu.Status.DONE
+
+
+def test_retraining_takes_the_learning_rate_of_the_training(tmp_path):
+    ours = server(tmp_path)
+    ours.train(2, 0.01)
+    outcome = ours.compare("site-1", ["retrain"], SCHEDULE)["retrain"]
+    assert outcome.metrics[1]["lr"] == 0.01
+
+
+def test_names_that_no_folder_can_have_are_shortened(tmp_path):
+    clients = {f"a very/long name of a hospital {number}": held(number) for number in range(9)}
+    ours = fu.Server(nn.Linear(6, 3), clients, folder=tmp_path, workers=1)
+    assert ours.forget(sorted(clients)[:7], schedule=SCHEDULE).status is fu.Status.DONE
+    (step,) = tmp_path.iterdir()
+    assert len(step.name) < 120
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda ours: ours.forget("site-1", objectve="uce"),
+            "no option 'objectve'; did you mean 'objective'",
+        ),
+        (lambda ours: ours.forget("site-1", objective=3), "option objective = 3"),
+        (lambda ours: ours.forget("site-1", stop=fu.Below("asr", 0.1)), "stop is a Below: give a list"),
+        (lambda ours: ours.compare("site-1", "fedosd"), "rows is a str: give several methods"),
+        (lambda ours: fu.Server("x", {}, folder="y"), r"model is a str: give a torch\.nn\.Module"),
+        (lambda ours: fu.Server(nn.Linear(1, 1), [1], folder="y"), "clients is a list: give a dict"),
+    ],
+)
+def test_wrong_types_end_in_one_sentence(tmp_path, call, sentence):
+    with pytest.raises(fu.FedUnlearnError, match=sentence):
+        call(server(tmp_path))
+
+
+def test_the_command_line_refers_to_the_script(tmp_path):
+    server(tmp_path).train(2, 0.1)
+    with pytest.raises(fu.FedUnlearnError, match="run that script again"):
+        recorded(tmp_path / "0-train")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
@@ -11,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import record
-from .client.data import ClientData, Data
+from .client import data as holdings
+from .client.data import ClientData, Data, Examples
 from .core import (
     ClientId,
     Federation,
@@ -26,18 +30,23 @@ from .core import (
     Phase,
     Request,
     State,
+    Status,
     Task,
     did_you_mean,
+    requirements,
     vectors,
 )
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Participation, StopRule, unlearn
 from .engines import simulate
-from .methods import Schedule
-from .methods.fedavg import Pretraining
-from .running import run_in
+from .methods import ClusteredPretraining, Pretraining, Schedule
+from .options import check_options
+from .running import finished, run_in
 from .tasks import Classification, described
+
+PUBLIC = "public"
+"""The name under which public data is a member of the federation."""
 
 
 def pretrain(
@@ -65,7 +74,8 @@ class Server:
 
     ``clients`` are names with their data, which are then simulated on this machine, or a ``Federation``. The
     model starts with the parameters that the module has: load a checkpoint into it to start from one. Every
-    step is a run folder in ``folder``, and a script that is run again continues where it stopped.
+    step is a run folder in ``folder``. A script that is run again continues where it stopped; a step that was
+    begun keeps the clients that it had.
     """
 
     def __init__(
@@ -77,13 +87,29 @@ class Server:
         task: Task = Classification(),
         training: LocalTraining = LocalTraining(),
         participation: Participation = Participation(),
+        public: Data | None = None,
         build: Callable[[], nn.Module] | None = None,
         seed: int = 0,
         workers: int | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
+        _require(isinstance(model, nn.Module), "model", model, "give a torch.nn.Module")
+        _require(isinstance(folder, Path | str), "folder", folder, "give the path of a folder")
         self._module = copy.deepcopy(model)
-        self._clients = clients
+        self._federation: Federation | None = None
+        self._data: dict[ClientId, ClientData] = {}
+        if isinstance(clients, Mapping):
+            self._data = holdings.as_clients(clients)
+            if not any("test" in held.evaluations for held in self._data.values()):
+                warnings.warn("no client has a 'test' set, so utility is not measured", stacklevel=2)
+        else:
+            _require(hasattr(clients, "exchange"), "clients", clients, "give a dict from names to data")
+            self._federation = clients
+        self._public = PUBLIC if public is not None else None
+        if public is not None:
+            if self._federation is not None:
+                raise FedUnlearnError("public data goes with simulated clients: a federation brings its own")
+            self._data[PUBLIC] = ClientData(public)
         self._folder = Path(folder)
         self._task = task
         self._training = training
@@ -93,11 +119,12 @@ class Server:
         self._workers = workers
         self._listeners = tuple(listeners)
         self._steps = 0
+        self._lr: float | None = None
         self.state = State(vectors.flatten(model), buffers=vectors.buffers(model))
         """The model as it is now."""
         self.history = History()
         """What training recorded, without the rows of clients that were forgotten."""
-        self.anchors: tuple[torch.Tensor, ...] = ()
+        self.anchors: tuple[Tensor, ...] = ()
         """The models before each request, which post-training must not return to."""
         self.forgotten: tuple[ClientId, ...] = ()
         """The clients that were forgotten, in the order of their requests."""
@@ -111,21 +138,42 @@ class Server:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """The clients that have not been forgotten."""
-        there = self._clients if isinstance(self._clients, Mapping) else self._clients.present()
-        return tuple(client for client in sorted(there) if client not in self.forgotten)
+        """The clients that are present and have not been forgotten."""
+        there = self._data if self._federation is None else self._federation.present()
+        return tuple(c for c in sorted(there) if c not in self.forgotten and c != self._public)
 
     def train(
-        self, rounds: int, lr: float, *, history: Iterable[str] = (), evaluate_every: int = 10
+        self,
+        rounds: int,
+        lr: float,
+        *,
+        history: Iterable[str] = (),
+        clusters: int = 1,
+        evaluate_every: int = 10,
     ) -> Outcome:
-        """Federated averaging of all clients; records the named kinds of history for later requests."""
-        phase = Pretraining(rounds, lr, tuple(sorted(set(history))))
-        config = {"method": "fedavg", "pretraining": {"rounds": rounds, "lr": lr, "history": phase.history}}
-        outcome = self._run("train", [phase], self._request(()), config, evaluate_every=evaluate_every)
-        if not outcome.status.failed:
-            recorded = History.from_tensors(outcome.state.memory)
-            self.history = recorded if phase.history else self.history
-            self._moved(outcome)
+        """Federated averaging of all clients; a training that diverges raises an error.
+
+        It records the named kinds of ``history`` for later requests. More than one of ``clusters`` trains a
+        model in each, for ``knot``.
+        """
+        kinds = tuple(sorted(set(history)))
+        phase = (
+            ClusteredPretraining(rounds, lr, clusters=clusters)
+            if clusters > 1
+            else Pretraining(rounds, lr, kinds)
+        )
+        if lost := sorted(self.history.rows.keys() - {*kinds, "share"}):
+            warnings.warn(
+                f"this training records no {lost[0]}, so what was recorded before is dropped", stacklevel=2
+            )
+        plan = {"rounds": rounds, "lr": lr, "history": list(kinds), "clusters": clusters}
+        config = {"method": "fedavg", "pretraining": plan}
+        outcome = self._run("train", [phase], (), config, "train", evaluate_every=evaluate_every)
+        if outcome.status.failed:
+            raise FedUnlearnError(outcome.reason)
+        self.history = History.from_tensors(outcome.state.memory)
+        self._lr = lr
+        self._move_to(outcome)
         return outcome
 
     def forget(
@@ -140,19 +188,20 @@ class Server:
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
 
-        The model stays as it is where the run fails; calling it again resumes the run.
+        Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
+        Where the run fails, the model stays as it is; the same call resumes the run, and another method or
+        schedule starts a new one.
         """
         named = (targets,) if isinstance(targets, str) else tuple(targets)
-        request, phases = self._request(named), methods[method](schedule, **options)
-        config = self._described(named, method, schedule, options)
-        outcome = self._run(
-            f"forget-{'-'.join(named)}", phases, request, config, stop=stop, evaluate_every=evaluate_every
-        )
+        before = self.state.params
+        check_options(f"method {method!r}", methods[method], options)
+        outcome = self._try(named, method, method, schedule, options, "forget", stop, evaluate_every)
         if not outcome.status.failed:
-            self.anchors = (*self.anchors, request.params)
+            self.anchors = (*self.anchors, before)
             self.forgotten = (*self.forgotten, *named)
             self.history = self.history.without(named)
-            self._moved(outcome)
+            self._erase_rows(named)
+            self._move_to(outcome)
         return outcome
 
     def compare(
@@ -169,101 +218,153 @@ class Server:
         that they share can be reported as a comparison.
         """
         named = (targets,) if isinstance(targets, str) else tuple(targets)
-        wanted = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
-        outcomes = {}
-        for row, given in wanted.items():
-            options = {key: value for key, value in given.items() if key != "method"}
-            name = str(given.get("method", row))
-            outcomes[row] = self._run(
-                f"compare-{'-'.join(named)}/seed-{self._seed}/{row}",
-                methods[name](schedule, **options),
-                self._request(named),
-                self._described(named, name, schedule, options),
-                evaluate_every=evaluate_every,
-            )
-        return outcomes
-
-    def _moved(self, outcome: Outcome) -> None:
-        self.state = State(outcome.state.params, buffers=outcome.state.buffers)
-        self._steps += 1
-
-    def _request(self, targets: tuple[ClientId, ...]) -> Request:
-        for target in targets:
-            if target in self.forgotten:
-                raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
-            if target not in self.clients:
-                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, self.clients)}")
-        return Request(
-            self.state.params,
-            self.clients,
-            targets,
-            self._fresh,
-            self.state.buffers,
-            vectors.shapes(self._module),
-            self.history,
-            self.anchors,
-            seed=derive("method", self._seed),
-        )
-
-    def _described(
-        self, targets: tuple[ClientId, ...], method: str, schedule: Schedule, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        _require(not isinstance(rows, str), "rows", rows, f"give several methods, such as [{rows!r}]")
+        given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
+        wanted = {row: (str(settings.get("method", row)), dict(settings)) for row, settings in given.items()}
+        for method, options in wanted.values():
+            options.pop("method", None)
+            self._phases(named, method, schedule, options)  # refuses before the first row runs
+        folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
         return {
+            row: self._try(named, method, f"{folder}/{_slug(row)}", schedule, options, "", (), evaluate_every)
+            for row, (method, options) in wanted.items()
+        }
+
+    def _phases(
+        self,
+        targets: tuple[ClientId, ...],
+        method: str,
+        schedule: Schedule,
+        options: Mapping[str, Any],
+    ) -> tuple[Phase, ...]:
+        """The phases of a method, refused where something that it needs is missing."""
+        make = methods[method]
+        check_options(f"method {method!r}", make, options)
+        phases = make(schedule, **options)
+        try:
+            requirements.check(phases, self._request(self.clients, targets), self._task)
+        except FedUnlearnError as error:
+            raise FedUnlearnError(f"{method}: {error}") from None
+        return phases
+
+    def _try(
+        self,
+        targets: tuple[ClientId, ...],
+        method: str,
+        place: str,
+        schedule: Schedule,
+        options: Mapping[str, Any],
+        kind: str,
+        stop: Sequence[StopRule],
+        evaluate_every: int,
+    ) -> Outcome:
+        """A request with a method, in the folder of that name."""
+        _require(isinstance(stop, Sequence), "stop", stop, "give a list of rules")
+        if self._lr is not None and schedule.pretrain_lr == Schedule.pretrain_lr:
+            schedule = replace(schedule, pretrain_lr=self._lr)
+        phases = methods[method](schedule, **options)
+        config = {
             "method": method,
             "options": dict(options),
             "request": {"level": "client", "targets": list(targets)},
             "pretraining": {"lr": schedule.pretrain_lr},
             "unlearning": {"rounds": schedule.unlearn_rounds, "lr": schedule.unlearn_lr},
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
+            "stop": [repr(rule) for rule in stop],
+            "evaluate_every": evaluate_every,
         }
+        name = f"{kind}-{_slug('-'.join(targets))}-{_slug(place)}" if kind else place
+        return self._run(
+            name,
+            phases,
+            targets,
+            config,
+            "request",
+            stop=stop,
+            evaluate_every=evaluate_every,
+        )
+
+    def _move_to(self, outcome: Outcome) -> None:
+        self.state = State(outcome.state.params, buffers=outcome.state.buffers)
+        self._steps += 1
+
+    def _request(self, clients: tuple[ClientId, ...], targets: tuple[ClientId, ...]) -> Request:
+        for target in targets:
+            if target in self.forgotten:
+                raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
+            if target not in clients:
+                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, clients)}")
+        return Request(
+            self.state.params,
+            clients,
+            targets,
+            self._fresh,
+            self.state.buffers,
+            vectors.shapes(self._module),
+            self.history,
+            self.anchors,
+            self._public,
+            seed=derive("method", self._seed, self._steps),
+        )
 
     def _run(
         self,
         name: str,
         phases: Sequence[Phase],
-        request: Request,
-        described_run: Mapping[str, Any],
+        targets: tuple[ClientId, ...],
+        plan: Mapping[str, Any],
+        purpose: str,
         **options: Any,
     ) -> Outcome:
-        place = self._folder / f"{self._steps}-{name}"
-        config = {
+        config = json.loads(json.dumps(self._config(plan)))
+        place, begun = _claim(self._folder / f"{self._steps}-{name}", config)
+        request = self._request(tuple(begun["data"]["names"]), targets)
+        identity = {
+            "config": begun,
+            "anchors": [record.digest({"anchor": anchor}) for anchor in request.anchors],
+            **{key: record.environment()[key] for key in ("torch", "cpu_capability")},
+        }
+        with record.locked(place / "lock"):
+            if finished(place):
+                return _read(place, identity)
+            record.write_json(place / "experiment.json", begun)
+            with self._engine(request.clients) as federation:
+                outcome = run_in(
+                    place,
+                    identity,
+                    copy.deepcopy(self._module),
+                    phases,
+                    request,
+                    federation,
+                    listeners=self._listeners,
+                    training=self._training,
+                    participation=self._participation,
+                    seed=derive(purpose, self._seed, self._steps, *targets),
+                    **options,
+                )
+        return replace(outcome, metrics=tuple(record.read_metrics(place)))
+
+    def _config(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
+        digests = {client: _digest(self._data[client].train) for client in self.clients if self._data}
+        return {
+            "kind": "server",
             "name": self._folder.name,
             "seed": self._seed,
             "model": type(self._module).__name__,
-            "data": {"clients": len(request.clients)},
+            "start": record.model_hash(self.state),
+            "data": {"clients": len(self.clients), "names": list(self.clients), "sha256": digests},
             "training": asdict(self._training),
             "participation": asdict(self._participation),
-            **described(self._task),
-            **described_run,
+            "task": described(self._task),
+            **plan,
         }
-        identity = {
-            "config": config,
-            "start": record.model_hash(State(request.params, buffers=request.buffers)),
-            "anchors": [record.digest({"anchor": anchor}) for anchor in request.anchors],
-            "history": record.digest(request.history.tensors()),
-            "torch": torch.__version__,
-        }
-        with record.locked(place / "lock"), self._federation(request.clients) as federation:
-            _claim(place, config)
-            outcome = run_in(
-                place,
-                identity,
-                copy.deepcopy(self._module),
-                phases,
-                request,
-                federation,
-                listeners=self._listeners,
-                training=self._training,
-                participation=self._participation,
-                seed=derive(name, self._seed, self._steps),
-                **options,
-            )
-        return replace(outcome, metrics=tuple(record.read_metrics(place)))
 
-    def _federation(self, clients: Sequence[ClientId]) -> AbstractContextManager[Federation]:
-        if not isinstance(self._clients, Mapping):
-            return nullcontext(self._clients)
-        data = {client: self._clients[client] for client in clients}
+    def _engine(self, clients: Sequence[ClientId]) -> AbstractContextManager[Federation]:
+        if self._federation is not None:
+            return nullcontext(self._federation)
+        members = [*clients, *([PUBLIC] if self._public else [])]
+        data = {client: self._data[client] for client in members if client in self._data}
         return simulate(self._module, data, task=self._task, workers=self._workers)
 
     def _fresh(self, purpose: str) -> State:
@@ -273,15 +374,79 @@ class Server:
             module = self._build() if self._build is not None else _reset(self._module)
         return State(vectors.flatten(module), buffers=vectors.buffers(module))
 
+    def _erase_rows(self, clients: Sequence[ClientId]) -> None:
+        """Removes what earlier steps recorded about forgotten clients from their checkpoints."""
+        for path in sorted(self._folder.glob("*-train*/checkpoints/*.safetensors")):
+            state, metadata = record.read_state(path)
+            left = History.from_tensors(state.memory).without(clients).tensors()
+            if left.keys() != state.memory.keys():
+                record.write_state(path, replace(state, memory=left), **metadata)
 
-def _claim(folder: Path, config: Mapping[str, Any]) -> None:
-    """Takes a folder in which nothing was computed yet, or makes sure that it holds the same run."""
-    if not (folder / "checkpoints").exists():
-        record.write_json(folder / "experiment.json", config)
-    elif record.read_json(folder / "experiment.json") != json.loads(json.dumps(config)):
-        raise FedUnlearnError(
-            f"{folder} holds a run with other settings: choose another folder, or the settings of that run"
-        )
+
+def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """The folder of a step, and the settings that the step began with.
+
+    A step keeps the clients that it began with, whoever is present now. After a failure, other settings get
+    a folder of their own.
+    """
+    for number in range(1, 1000):
+        place = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        if not any((place / "checkpoints").glob("*.safetensors")):
+            return place, dict(config)
+        begun = record.read_json(place / "experiment.json")
+        if _settings(begun) == _settings(config):
+            if begun["start"] != config["start"]:
+                raise FedUnlearnError(
+                    f"{place} was begun with other starting weights: seed the model's initialisation with "
+                    "torch.manual_seed, or choose another folder"
+                )
+            known, now = begun["data"]["sha256"], config["data"]["sha256"]
+            for client in known.keys() & now.keys():
+                if known[client] != now[client]:
+                    raise FedUnlearnError(
+                        f"the data of client {client!r} has changed since {place} was begun: "
+                        "choose another folder"
+                    )
+            return place, begun
+        if finished(place) or not (place / "outcome.json").exists():
+            raise FedUnlearnError(
+                f"{place} holds a run with other settings: choose another folder, or the settings of that run"
+            )
+    raise FedUnlearnError(f"{base} has failed too often: choose another folder")
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in ("data", "start")}
+
+
+def _read(place: Path, identity: Mapping[str, Any]) -> Outcome:
+    """The outcome of a step that has ended."""
+    progress = record.Recorder(place, record.fingerprint(identity)).progress
+    assert progress is not None
+    ended = record.read_outcome(place)
+    rows = tuple(record.read_metrics(place))
+    return Outcome(
+        progress.state, Status(ended["status"]), ended["reason"], rows, tuple(ended.get("unheard", ()))
+    )
+
+
+def _digest(data: Data) -> str:
+    """What tells whether tensors have changed; of datasets and loaders, their kind and size."""
+    if isinstance(data, Examples):
+        return record.digest(data._asdict())
+    if isinstance(data, Mapping):
+        return record.digest(data)
+    if isinstance(data, Tensor):
+        return record.digest({"rows": data})
+    return f"{type(data).__name__} of {holdings.size(data)}"
+
+
+def _slug(name: str) -> str:
+    """A name as a part of a folder's: short, and of letters that every system takes."""
+    plain = re.sub(r"[^A-Za-z0-9.=_-]", "_", name).lstrip(".")
+    if plain == name and len(plain) <= 60:
+        return plain
+    return f"{plain[:40]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _reset(model: nn.Module) -> nn.Module:
@@ -298,3 +463,8 @@ def _reset(model: nn.Module) -> nn.Module:
                 "give Server a function build that makes one"
             )
     return module
+
+
+def _require(fine: bool, name: str, value: object, remedy: str) -> None:
+    if not fine:
+        raise FedUnlearnError(f"{name} is a {type(value).__name__}: {remedy}")

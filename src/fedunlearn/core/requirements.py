@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .errors import FedUnlearnError
-from .federation import Federation
 from .history import KINDS
 from .phase import Phase
 from .registry import did_you_mean
 from .request import Request
-from .task import LabelTask
+from .task import LabelTask, Task
 
 REMEDIES = {
     "public": "let the request name a member of the federation that holds public data",
@@ -32,14 +31,14 @@ def recorded(phases: Sequence[Phase]) -> frozenset[str]:
     return needs(phases) & {*KINDS, "cluster"}
 
 
-def check(phases: Sequence[Phase], request: Request, federation: Federation) -> None:
+def check(phases: Sequence[Phase], request: Request, task: Task) -> None:
     """Refuses a request that lacks what its method needs."""
     there = {
         *request.history.kinds,
         *(["public"] if request.public else []),
         *(["fresh"] if request.fresh else []),
         *(["shapes"] if request.shapes else []),
-        *(["labels"] if isinstance(federation.task, LabelTask) else []),
+        *(["labels"] if isinstance(task, LabelTask) else []),
     }
     for phase in phases:
         for need in sorted(phase.needs - there):

@@ -117,7 +117,7 @@ def unlearn(
         Status.DONE if state.status is Status.RUNNING else state.status,
         state.reason,
         tuple(rows),
-        tuple(client for client in request.retained if client not in progress.heard) if rows else (),
+        tuple(client for client in request.retained if client not in progress.heard),
     )
 
 
@@ -152,7 +152,7 @@ class _Run:
                     f"{len(there)} clients that can train are present and the minimum is "
                     f"{self.participation.minimum}: wait for others, or lower the minimum"
                 )
-        requirements.check(self.phases, request, self.federation)
+        requirements.check(self.phases, request, self.federation.task)
 
     def evaluate(self, state: State) -> Metrics:
         """Asks the clients that are present to measure the model on their own sets."""

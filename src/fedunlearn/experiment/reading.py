@@ -15,8 +15,9 @@ from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
 from ..core.registry import model as models
 from ..core.registry import partition as partitions
+from ..options import check_options
 from .code import import_code, sha256
-from .problems import check_options, first_problem
+from .problems import first_problem
 from .settings import Experiment, UserFile
 
 SMALLEST_RATE = 1e-38

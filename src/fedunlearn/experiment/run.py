@@ -85,7 +85,10 @@ def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | N
 
 def recorded(folder: Path) -> Experiment:
     """The experiment of a run folder."""
-    return check(read_json(folder / "experiment.json"), str(folder))
+    config = read_json(folder / "experiment.json")
+    if isinstance(config, dict) and config.get("kind") == "server":
+        raise FedUnlearnError(f"a Python script with fedunlearn.Server wrote {folder}: run that script again")
+    return check(config, str(folder))
 
 
 def _claim(folder: Path, config: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from ..core.registry import method as methods
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
 from ..methods.knot import ClusteredPretraining
-from .problems import LARGEST, check_options
+from ..options import LARGEST, check_options
 
 
 def _openable(path: Path) -> Path:

@@ -27,6 +27,11 @@ class Pretraining(Phase):
 
     stage: ClassVar[Stage] = Stage.PRETRAINING
 
+    def start(self, request: Request, state: State) -> State:
+        """Continues the history of earlier training, where the request has one."""
+        recorded = request.history.only(self.history).tensors() if self.history else {}
+        return State(state.params, memory=recorded, buffers=state.buffers)
+
     def learners(self, request: Request) -> tuple[ClientId, ...]:
         return request.clients
 

@@ -222,11 +222,14 @@ class Recorder:
             except FedUnlearnError as error:
                 problem = problem or error
                 continue
-            if metadata.get("format") != FORMAT or metadata.get("identity") != self._identity:
+            if metadata.get("identity") != self._identity:
                 raise FedUnlearnError(
-                    f"{path} belongs to another run (its configuration, torch or processor differs): "
+                    f"{path} belongs to another run (its configuration, data, torch or processor differs): "
                     "choose another folder"
                 )
+            if metadata.get("format") != FORMAT:
+                warnings.warn(f"{path} was written by another version: the run starts again", stacklevel=3)
+                return None, 0
             length = int(metadata["metrics_bytes"])
             if not self._metrics.exists() or self._metrics.stat().st_size < length:
                 raise FedUnlearnError(
