@@ -419,7 +419,7 @@ def gathered(tmp_path):
     [
         ("metrics.jsonl", "3\n", "line 1 is not a valid row"),
         ("metrics.jsonl", '{"round": 0, "elapsed": 0, "distance": 0}\n', "line 1 is not a valid row"),
-        ("metrics.jsonl", "", r"metrics\.jsonl of a run that ended is empty"),
+        ("metrics.jsonl", "", r"metrics\.jsonl is empty although the run has ended"),
         ("outcome.json", '{"status": "done"}', "does not say how the run ended"),
         ("experiment.json", "[]", "is not a JSON object"),
         ("experiment.json", "{}", "says nothing of 'seed'"),
