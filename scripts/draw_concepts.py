@@ -127,7 +127,7 @@ def story() -> None:
     )
     spots = [(58.0, 206.0), (114.0, 206.0), (170.0, 206.0), (226.0, 206.0), (282.0, 206.0)]
     panels = [
-        ("1  Training", "Five clients train one model, ω⁰. Their", "data stays local, but leaves its traces."),
+        ("1  Training", "Five clients train one model, ω⁰. Their", "data stays local, but leaves traces."),
         ("2  The request", "Client u withdraws, or was poisoned.", "The others want to keep their model."),
         ("3  Unlearning", "The server removes u's influence, with", "steps that do not harm the others."),
         ("4  Post-training", "The others repair the damage, and must", "not move the model back to ω⁰."),

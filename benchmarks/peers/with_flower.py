@@ -96,8 +96,8 @@ def server_app(path: str, actors: int) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         workload = load(path)
         model = workload.model()
-        everybody = len(workload.clients)
-        strategy = Strict(fraction_evaluate=0.0, min_train_nodes=everybody, min_available_nodes=everybody)
+        total = len(workload.clients)
+        strategy = Strict(fraction_evaluate=0.0, min_train_nodes=total, min_available_nodes=total)
         arrays = ArrayRecord(model.state_dict())
         grid.send_and_receive([Message(RecordDict(), node, "query") for node in grid.get_node_ids()])
 

@@ -60,7 +60,7 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
         _named_bars(grid[0, 0], [shown[0].styles[row].name for row in kept])
         note(
             figure,
-            "Filled: our numbers. Hatched: the paper's" if printed else "",
+            "Filled: ours. Hatched: the paper's" if printed else "",
             spread(shown, "whiskers"),
             f"Not counted: {', '.join(uncounted)}" if uncounted else "",
             *missing(shown),
