@@ -1,8 +1,8 @@
 """Measures everything and writes ``results.json``, ``results.md`` and ``growth.svg`` into a folder.
 
 ``python benchmarks FOLDER [--peers PYTHON] [--only rounds,load,...]``: PYTHON is the interpreter of an
-environment with the packages of ``peers/requirements.txt``; without it the peers are left out. Figures of
-sections that are not measured are kept from an earlier ``results.json``.
+environment with the packages of ``peers/requirements.txt``; without it the peers are skipped. Sections that
+are not measured keep their figures from an earlier ``results.json``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 def _peers(python: str | None) -> Any:
     if python is None:
-        print("peers left out: name the interpreter of their environment with --peers", file=sys.stderr)
+        print("peers skipped: name the interpreter of their environment with --peers", file=sys.stderr)
         return None
     return {
         "one core": compare.compare(
@@ -83,7 +83,7 @@ def _peers(python: str | None) -> Any:
 
 
 def _memory(*run: str | int) -> dict[str, Any]:
-    """In a process of its own: what is left of another run must not count."""
+    """Runs in a separate process, so that leftovers of other measurements do not count."""
     done = subprocess.run(
         [sys.executable, str(HERE / "scale.py"), *map(str, run)], capture_output=True, text=True, check=True
     )
@@ -91,7 +91,7 @@ def _memory(*run: str | int) -> dict[str, Any]:
 
 
 def _startup() -> dict[str, float] | None:
-    """Seconds from the command to the first finished round of Fashion-MNIST, and those of importing torch."""
+    """Seconds from the command to the first finished round of Fashion-MNIST, and of importing torch."""
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     importing = time.perf_counter() - begin
@@ -113,7 +113,7 @@ def _startup() -> dict[str, float] | None:
                 while not list(Path(folder).glob("pretraining/*/metrics.jsonl")):
                     time.sleep(0.01)
                     if process.poll() is not None:
-                        print("startup left out: Fashion-MNIST is not on this machine", file=sys.stderr)
+                        print("startup skipped: Fashion-MNIST is not on this machine", file=sys.stderr)
                         return None
                 seconds.append(time.perf_counter() - begin)
             finally:
@@ -123,7 +123,7 @@ def _startup() -> dict[str, float] | None:
 
 
 def _page(results: dict[str, Any]) -> list[str]:
-    """One table for each section that there are figures of."""
+    """One table for each section that has figures."""
     lines = ["# Benchmarks", ""]
     for section, table in TABLES.items():
         if section not in results:
@@ -240,7 +240,8 @@ def _compared(figures: Any) -> list[str]:
             for player in players
         ]
     return _table(
-        "on | who | wall s, min (median) | CPU s | wall, ours = 1 | max difference to the plain loop's model",
+        "on | simulator | wall s, min (median) | CPU s | wall, ours = 1 "
+        "| max difference to the plain loop's model",
         rows,
     )
 
@@ -273,7 +274,7 @@ def _memories(figures: Any) -> list[str]:
                 f"{row['data']:.0f}",
                 row["rounds"],
                 f"{row['rss']:.1f}",
-                f"{row['early_rss']:.1f}",  # PSS would move with whoever else on the machine maps torch
+                f"{row['early_rss']:.1f}",  # PSS would depend on other processes that map torch
                 f"{row['pss']:.0f}",
             ]
             for row in figures
@@ -283,7 +284,7 @@ def _memories(figures: Any) -> list[str]:
 
 def _started(figures: Any) -> list[str]:
     return _table(
-        "from the command to the first metrics s | of which `import torch` s",
+        "seconds from the command to the first metrics | seconds of `import torch` in it",
         [[f"{figures['first_metrics']:.2f}", f"{figures['torch']:.2f}"]],
     )
 
@@ -305,8 +306,8 @@ def _plot(figures: Any, path: Path) -> None:
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     for axes, (what, rows) in zip(figure.subplots(1, len(figures)), figures.items(), strict=True):
         sizes = [row["size"] for row in rows]
-        axes.loglog(sizes, [row["wall"] for row in rows], "o-", color="tab:blue", label="seconds a round")
-        axes.set(xlabel=what, ylabel="seconds a round")
+        axes.loglog(sizes, [row["wall"] for row in rows], "o-", color="tab:blue", label="seconds per round")
+        axes.set(xlabel=what, ylabel="seconds per round")
         memory = axes.twinx()
         memory.loglog(sizes, [row["pss"] for row in rows], "s--", color="tab:orange")
         memory.set_ylabel("megabytes of all processes")

@@ -1,4 +1,4 @@
-"""Other simulators on the identical perceptron workload, round by round in turns."""
+"""Other simulators on the same perceptron workload; all take turns round by round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("w0", "b0", "w1", "b1", "w2", "b2")
 
 
 class Contestant:
-    """A process that plays a round whenever it is told to."""
+    """A process that runs a round on command."""
 
     def __init__(self, python: str, script: str, workload: Path, *options: str) -> None:
         self.result = workload.with_name(f"{script}{'-'.join(options)}.safetensors")
@@ -55,7 +55,7 @@ class Contestant:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.process.args} ended without an answer")
+            raise RuntimeError(f"{self.process.args} ended without a reply")
         heard: dict[str, str | float] = json.loads(line)
         return heard
 
@@ -63,10 +63,10 @@ class Contestant:
 def compare(
     python: str, scripts: Sequence[str], repeats: int, workers: int, launches: int = 1, samples: int = 60_000
 ) -> list[dict[str, object]]:
-    """Seconds of each contestant, and how far its final model is from that of a plain PyTorch loop.
+    """Seconds of each simulator, and the difference of its final model from that of a plain PyTorch loop.
 
-    Ours comes last. With one worker everybody takes turns on the same core, and several launches even out
-    where in memory a process happens to lie.
+    Ours comes last. With one worker all take turns on the same core; several launches average out the
+    effect of memory layout.
     """
     allowed = os.sched_getaffinity(0)
     if workers == 1:
@@ -100,7 +100,7 @@ def _play(python: str, scripts: Sequence[str], repeats: int, workers: int, sampl
                 player.process.kill()
                 player.process.wait()
     for player, model in zip(players, models, strict=True):
-        del player.seconds[0]  # a first round loads libraries
+        del player.seconds[0]  # the first round loads libraries
         player.difference = max(float((model[name] - models[0][name]).abs().max()) for name in NAMES)
     return players
 

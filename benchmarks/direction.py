@@ -1,7 +1,7 @@
-"""The server's side at scale: how long the direction takes, how exact it is, and what memory it needs.
+"""The server at scale: time, accuracy and memory of the direction.
 
-Times are of one thread; a pass is one read of all rows G, the faster of ``G.sum()`` and ``G @ v`` in the same
-run, and all candidates take turns.
+Times are those of one thread. A pass is one read of all rows G, the faster of ``G.sum()`` and ``G @ v`` in
+the same run; all candidates take turns.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ REGIMES = [
 
 
 def measure(grid: list[tuple[int, int]]) -> list[dict[str, float]]:
-    """One row of numbers for each (clients, parameters): CPU and wall seconds, passes, cosine, megabytes."""
-    # A process for each: what the allocator keeps of one must not hide the memory of the next.
+    """One row for each (clients, parameters): CPU and wall seconds, passes, cosine, megabytes."""
+    # Each runs in its own process, because memory that the allocator keeps would hide that of the next.
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         return pool.starmap(_measure, grid, chunksize=1)
 
 
 def accuracy(clients: int = 10, parameters: int = 478_410) -> list[dict[str, float | str]]:
-    """The largest |cos| and the rank in each regime, the cosine measured anew in float64."""
+    """The largest |cos| and the rank in each regime; the cosine is measured in float64."""
     torch.set_num_threads(1)
     rows: list[dict[str, float | str]] = []
     for name in REGIMES:
@@ -98,7 +98,7 @@ def _regime(name: str, clients: int, parameters: int) -> tuple[Tensor, Tensor]:
     rows = torch.randn(clients, parameters, generator=generator)
     forget, other = torch.randn(2, parameters, generator=generator)
     near = re.fullmatch(r"near-duplicate (.+)", name)
-    if near:  # apart along the forget vector itself, where it matters most
+    if near:  # differ along the forget vector, where it matters most
         rows[-1] = rows[0] + float(near[1]) * forget
         forget = forget + 0.5 * other
     match name:

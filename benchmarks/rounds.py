@@ -1,4 +1,4 @@
-"""A round of local training on either engine, against the machine's own matrix product."""
+"""A round of local training on both engines, relative to the machine's matrix product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedunlearn import Classification, Parallel, Sequential
 from fedunlearn.client import Learner
 
 SIZES = {"mlp": (60_000, 10), "lenet5": (12_000, 10), "cnn": (4_000, 10), "nfresnet18": (800, 4)}
-"""Samples of a round, and clients; the perceptron's is full size, the others are whole batches."""
+"""Samples and clients of a round; the perceptron has full size, the others have whole batches."""
 
 KINDS = {
     "products": ("mm", "convolution"),
@@ -24,13 +24,13 @@ KINDS = {
     "loss": ("crossentropy", "logsoftmax", "nllloss"),
     "update": ("accumulategrad",),
 }
-"""What an operation is for, by parts of its name or of the name of one that it is a part of."""
+"""The purpose of an operation, by parts of its name or of the name of its parent."""
 
 BUSY = "while True: sum(range(10_000))"
 
 
 def measure(name: str, repeats: int) -> dict[str, object]:
-    """Sequential, one worker and one worker for each core, and the GEMM peak in the same turns."""
+    """Sequential, one worker, one worker per core, and the GEMM peak, measured in turns."""
     torch.set_num_threads(1)
     cores, (samples, clients) = len(os.sched_getaffinity(0)), SIZES[name]
     model, data = network(name), holdings(name, samples, clients)
@@ -63,7 +63,7 @@ def measure(name: str, repeats: int) -> dict[str, object]:
 
 
 def shares(name: str) -> dict[str, float]:
-    """What one process spends its time on while a client trains for an epoch."""
+    """How one process spends its time while a client trains for an epoch."""
     torch.set_num_threads(1)
     samples, clients = SIZES[name]
     model, data = network(name), holdings(name, samples // clients, 1)
@@ -89,7 +89,7 @@ def _kind(event: FunctionEvent | None, parameters: int) -> str:
 
 
 def under_load(repeats: int, processes: int = 2) -> dict[str, float]:
-    """Median full-size perceptron round, quiet and with other processes busy, in turns of five rounds."""
+    """Median full-size perceptron round, on a quiet machine and under load, in turns of five rounds."""
     torch.set_num_threads(1)
     model, data = network("mlp"), holdings("mlp", *SIZES["mlp"])
     asked = jobs(model, data)

@@ -1,4 +1,4 @@
-"""How time and memory grow with clients, parameters and samples, and what a run needs in all."""
+"""How time and memory grow with clients, parameters and samples, and the memory of a whole run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROWTH = {
     "parameters": [100, 200, 400, 800, 1600],
     "samples": [3_000, 6_000, 12_000, 24_000, 48_000],
 }
-"""Parameters through the layers' width; 12,000 samples, 10 clients and width 400 unless varied."""
+"""Parameters grow with the layers' width; the defaults are 12,000 samples, 10 clients and width 400."""
 
 
 def growth(what: str, repeats: int) -> list[Figures]:
@@ -52,7 +52,7 @@ def exponent(rows: list[Figures], key: str) -> float:
 
 
 def memory_of_a_run(name: str, samples: int, clients: int, rounds: int) -> dict[str, float]:
-    """Megabytes of all processes of a pre-training, after a tenth of its rounds and at the end."""
+    """Megabytes of all processes in pre-training, after a tenth of its rounds and at the end."""
     torch.set_num_threads(1)
     model, data = network(name), holdings(name, samples, clients)
     request = Request(flatten(model), tuple(data), ())

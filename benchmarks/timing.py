@@ -1,4 +1,4 @@
-"""How things are timed: candidates take turns, and every figure has its CPU seconds beside it."""
+"""Timing: candidates take turns, and every wall time comes with its CPU time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Figures = dict[str, float]
 
 
 def take_turns(repeats: int, candidates: Mapping[str, Callable[[], object]]) -> dict[str, Figures]:
-    """Minimum and median of wall and CPU seconds; one round before the counted ones warms up."""
+    """Minimum and median of wall and CPU seconds, after one warm-up round."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for turn in range(repeats + 1):
         for name, candidate in candidates.items():
@@ -60,7 +60,7 @@ def family_memory() -> Figures:
 
 
 def gemm() -> Callable[[], object]:
-    """A square float32 product, 2.147 GFLOP: what this machine can do at best."""
+    """A square float32 product of 2.147 GFLOP: the peak of this machine."""
     a, b, out = torch.randn(1024, 1024), torch.randn(1024, 1024), torch.empty(1024, 1024)
     return lambda: torch.mm(a, b, out=out)
 
@@ -69,7 +69,7 @@ GEMM_FLOP = 2 * 1024**3
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """The machine that the figures were measured on."""
     processor = next(
         (
             line.partition(":")[2].strip()

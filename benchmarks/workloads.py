@@ -1,4 +1,4 @@
-"""Federations of a given size, of random numbers: time does not depend on what pictures show."""
+"""Federations of a given size with random data; the time does not depend on the content of images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def network(name: str) -> nn.Module:
 
 
 def holdings(name: str, samples: int, clients: int) -> dict[str, ClientData]:
-    """Samples shared out evenly; a sixth as many are evaluated on."""
+    """Samples distributed evenly; a sixth as many are for evaluation."""
     random = torch.Generator().manual_seed(1)
     x = torch.rand(samples, *SHAPES[name], generator=random)
     y = torch.randint(0, 10, (samples,), generator=random)
@@ -38,7 +38,7 @@ def jobs(model: nn.Module, data: dict[str, ClientData]) -> dict[str, Job]:
 
 
 def flop(name: str) -> float:
-    """Of one training sample: what forward and backward passes need, optimiser and activations left out."""
+    """Floating-point operations of one training sample, without optimiser and activations."""
     model, x = network(name), torch.rand(2, *SHAPES[name])
     with FlopCounterMode(display=False) as counter:
         cross_entropy(model(x), torch.tensor([0, 1])).backward()

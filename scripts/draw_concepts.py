@@ -1,4 +1,4 @@
-"""Draws the figures of docs/concepts.md and the logo; run it again after a change."""
+"""Draws the figures of docs/concepts.md and the logo; run it after each change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def colours(of: dict[str, str]) -> str:
 
 
 class Drawing:
-    """Shapes in the order in which they are drawn; colours are names."""
+    """Shapes in drawing order; colours are names."""
 
     def __init__(self, name: str, width: int, height: int, title: str) -> None:
         self.name, self.size, self.title = name, (width, height), title
@@ -58,7 +58,7 @@ class Drawing:
         self.add("text", text, x=x, y=y, fill=fill, font_size=size, **more)
 
     def halo(self, x: float, y: float, text: str, fill: str, **more: object) -> None:
-        """Text that lines behind it do not disturb."""
+        """Text with a halo that hides lines behind it."""
         edge = {"stroke": "sheet", "stroke_width": 5, "stroke_linejoin": "round", "paint_order": "stroke"}
         self.text(x, y, text, fill, **edge, **more)
 
@@ -107,7 +107,7 @@ def donut(d: Drawing, x: float, y: float, r: float, shares: list[str], ring: flo
     """One arc for each client; an empty name leaves a dashed gap."""
     each, gap = math.tau / len(shares), 0.09
     for number, colour in enumerate(shares):
-        # The last client is at the lower right, as it is in the row of clients below.
+        # The last client is at the lower right, as in the row of clients below.
         a = math.pi * 0.5 - (number + 1) * each + gap / 2 + each * 3
         b = a + each - gap
         start, end = (x + r * math.cos(a), y + r * math.sin(a)), (x + r * math.cos(b), y + r * math.sin(b))
@@ -127,10 +127,10 @@ def story() -> None:
     )
     spots = [(58.0, 206.0), (114.0, 206.0), (170.0, 206.0), (226.0, 206.0), (282.0, 206.0)]
     panels = [
-        ("1  Training", "Five clients train one model, ω⁰. Their", "data stays at home; its traces do not."),
+        ("1  Training", "Five clients train one model, ω⁰. Their", "data stays local, but leaves traces."),
         ("2  The request", "Client u withdraws, or was poisoned.", "The others want to keep their model."),
-        ("3  Unlearning", "The server leaves what u taught, at a", "right angle to what the others need."),
-        ("4  Post-training", "The others repair what that cost them,", "and must not lead the model back."),
+        ("3  Unlearning", "The server removes u's influence, with", "steps that do not harm the others."),
+        ("4  Post-training", "The others repair the damage, and must", "not move the model back to ω⁰."),
     ]
     for number, (title, first, second) in enumerate(panels):
         left, top = (number % 2) * 370, (number // 2) * 322
@@ -186,7 +186,7 @@ def loss() -> None:
         "concept-loss",
         640,
         312,
-        "Ascent on cross-entropy has no end; descent on the unlearning cross-entropy ends at zero",
+        "Ascent on cross-entropy is unbounded; descent on the unlearning cross-entropy ends at zero",
     )
     d.sheet()
     left, right, bottom, top, most = 62.0, 600.0, 246.0, 24.0, 3.2
@@ -205,7 +205,7 @@ def loss() -> None:
     d.text(
         (left + right) / 2,
         bottom + 44,
-        "probability p of the label to be forgotten",
+        "probability p of the label to forget",
         "soft",
         14,
         text_anchor="middle",
@@ -221,10 +221,10 @@ def loss() -> None:
         3.0,
         **d.head("good"),
     )
-    d.text(126, 66, "cross-entropy −log p, climbed:", "forget", 16, font_weight=600)
-    d.text(126, 88, "steeper and steeper, without a top", "forget", 15)
+    d.text(126, 66, "ascent on cross-entropy −log p:", "forget", 16, font_weight=600)
+    d.text(126, 88, "steeper and steeper, unbounded", "forget", 15)
     d.halo(330, 132, "unlearning cross-entropy", "good", size=16, font_weight=600)
-    d.halo(330, 154, "−log(1 − p/2), descended:", "good", size=16, font_weight=600)
+    d.halo(330, 154, "descent on −log(1 − p/2):", "good", size=16, font_weight=600)
     d.halo(330, 176, "it ends at 0", "good", size=15)
     d.save()
 
@@ -234,13 +234,13 @@ def orthogonal() -> None:
         "concept-orthogonal",
         640,
         360,
-        "The step that forgets, its shadow in the plane of the others' gradients, and the upright rest",
+        "The forgetting step, its projection onto the others' gradients, and the orthogonal part",
     )
     d.sheet()
     origin = (262.0, 236.0)
 
     def at(x: float, y: float, z: float) -> tuple[float, float]:
-        """The plane leans away from the reader; z is up."""
+        """The plane tilts away from the reader; z points up."""
         return origin[0] + x - 0.52 * y, origin[1] + 0.5 * y - z
 
     corners = [at(-160, -140, 0), at(295, -140, 0), at(295, 160, 0), at(-160, 160, 0)]
@@ -272,12 +272,12 @@ def orthogonal() -> None:
         font_weight=600,
     )
     d.text(step[0] + 12, step[1] + 24, "forgets fastest", "forget", 15)
-    d.text(shadow[0] + 12, shadow[1] + 2, "its shadow moves", "soft", 15)
-    d.text(shadow[0] + 12, shadow[1] + 21, "those who stay", "soft", 15)
+    d.text(shadow[0] + 12, shadow[1] + 2, "its projection harms", "soft", 15)
+    d.text(shadow[0] + 12, shadow[1] + 21, "retained clients", "soft", 15)
     d.text(
         long[0] - 14, long[1] + 14, "d", "good", 22, font_style="italic", font_weight=600, text_anchor="end"
     )
-    d.text(long[0] - 14, long[1] + 36, "the upright part,", "good", 15, text_anchor="end")
+    d.text(long[0] - 14, long[1] + 36, "the orthogonal part,", "good", 15, text_anchor="end")
     d.text(long[0] - 14, long[1] + 55, "as long as −gᵤ", "good", 15, text_anchor="end")
     d.text(
         corners[3][0] + 8,
@@ -294,7 +294,7 @@ def reverting() -> None:
         "concept-reverting",
         640,
         340,
-        "Plain averaging leads back to the old model; FedOSD's way never comes nearer to it",
+        "Plain averaging moves back to the old model; FedOSD never moves closer to it",
     )
     d.sheet()
     old, new = (210.0, 190.0), (396.0, 104.0)
@@ -331,7 +331,7 @@ def reverting() -> None:
     d.halo(456, 168, "without the part", "good", size=15, font_weight=600)
     d.halo(456, 187, "towards ω⁰", "good", size=15, font_weight=600)
     d.halo(a[0] + 8, a[1] + 4, "as far from ω⁰ as ω", "soft", size=14)
-    d.halo(24, 322, "lines of equal loss of the retained clients", "keep", size=14)
+    d.halo(24, 322, "contours of the retained clients’ loss", "keep", size=14)
     d.save()
 
 

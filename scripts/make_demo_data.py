@@ -1,6 +1,6 @@
-"""Makes the data set ``fashion-demo`` that ships inside the package, from the published Fashion-MNIST.
+"""Creates the dataset ``fashion-demo``, which is part of the package, from the published Fashion-MNIST.
 
-Run ``python scripts/make_demo_data.py`` where Fashion-MNIST is installed (Debian's dataset-fashion-mnist, or
+Run ``python scripts/make_demo_data.py`` with Fashion-MNIST installed (Debian's dataset-fashion-mnist, or
 ``fedunlearn data get fmnist``). The same input gives the same bytes.
 """
 
@@ -21,7 +21,7 @@ LARGEST = 2_000_000
 
 
 def demo() -> bytes:
-    """The unpacked safetensors: the first pictures of each class, in the published order."""
+    """The uncompressed safetensors: the first images of each class, in the published order."""
     fashion = load("fmnist")
     tensors: dict[str, Tensor] = {}
     for split, examples in (("train", fashion.train), ("test", fashion.test)):
@@ -32,7 +32,7 @@ def demo() -> bytes:
 
 
 def first(examples: Examples, classes: int, count: int) -> Examples:
-    """The first ``count`` examples of each class, in the order they came in."""
+    """The first ``count`` examples of each class, in their original order."""
     places = [torch.nonzero(examples.y == label).flatten()[:count] for label in range(classes)]
     return examples.take(torch.cat(places).sort().values)
 
@@ -41,7 +41,7 @@ def main() -> None:
     """Writes the file into the package's source folder."""
     packed = lzma.compress(demo(), preset=9 | lzma.PRESET_EXTREME)
     if len(packed) > LARGEST:
-        raise SystemExit(f"{len(packed)} bytes are more than the {LARGEST} that may ship: lower PER_CLASS")
+        raise SystemExit(f"{len(packed)} bytes exceed the limit of {LARGEST}: lower PER_CLASS")
     DEMO.write_bytes(packed)
     print(f"{DEMO}: {len(packed)} bytes")
 

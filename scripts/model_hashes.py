@@ -1,11 +1,11 @@
-"""Hashes of the models that every method ends with on a small federation: a refactoring must not change them.
+"""Hashes of the final models of all methods on a small federation, which a refactoring must not change.
 
     python scripts/model_hashes.py before.json                         # with the old code
-    python scripts/model_hashes.py after.json --against before.json    # with the new: names what differs
+    python scripts/model_hashes.py after.json --against before.json    # with the new code; lists differences
 
-Each experiment is performed twice, with ω⁰ of its own: straight, and interrupted (once in pre-training, where
-that is not cached yet, then twice after the request) and resumed. Both must end in the same model and write
-the same metrics. The hashes are those of one kind of processor and one version of torch.
+Each experiment runs twice with its own ω⁰: without a break, and interrupted (once in pre-training, if that is
+not cached yet, then twice after the request) and resumed. Both must end with the same model and write the
+same metrics. The hashes depend on the processor and on the version of torch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OWN: dict[str, Values] = {
     "knot": {"pretraining": {"clusters": 2}},
     "fedosd-m1": {"unlearning": {"lr": 0.002}},
 }
-"""What pre-training must leave behind for a method, and rates: to reach FUPGA's ball, and not to diverge."""
+"""The history that a method needs, and rates that reach FUPGA's ball and do not diverge."""
 
 DIRICHLET = {"partition": "dirichlet", "options": {"alpha": 0.5, "minimum": 30}}
 
@@ -59,14 +59,14 @@ STOPPED: Values = {
     "pretraining": {"rounds": 120, "lr": 0.2, "evaluate_every": 20},
     "unlearning": {"rounds": 8, "lr": 0.01, "stop_below": 0.3},
 }
-"""Trained until ASR is .75, so that unlearning ends in the midst of its rounds."""
+"""Trained to an ASR of .75, so that unlearning stops before its last round."""
 
 VARIANTS: dict[str, Values] = {
     "mode guidance=none": {"options": {"guidance": "none"}},
     "mode guidance=target": {"options": {"guidance": "target"}},
     "ewcsga fisher=retained": {"options": {"fisher": "retained"}},
     "federaser layerwise": {"options": {"layerwise": True}},
-    # Half of one epoch is one epoch: less than that takes two.
+    # Needs two epochs, because half of one epoch is rounded up to one.
     "federaser effort=.5": {"options": {"effort": 0.5}, "training": {"epochs": 2}},
     "fedrecovery noise": {"options": {"weighting": "mean_one", "noise": 0.01}},
     "fupga radius=ibm": {"options": {"radius": "ibm"}},
@@ -94,12 +94,12 @@ VARIANTS: dict[str, Values] = {
     "fedosd conflicts, stop_below=.3": STOPPED | {"unlearning": STOPPED["unlearning"] | {"lr": 0.03}},
     "fedkdu conflicts, stop_below=.3": STOPPED,
 }
-"""Further options and requests, the method first; each with the perceptron and mostly one epoch."""
+"""Further options and requests, named by method; each with the perceptron, most with one epoch."""
 
 
 @model("batch-norm-dropout", summary="a small convolution with BatchNorm and dropout", inputs="any")
 def batch_norm_dropout(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """What a perceptron has not: buffers, random numbers and two layouts of memory."""
+    """A model with what a perceptron lacks: buffers, random numbers and two memory layouts."""
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 4, 4, stride=4),
@@ -146,7 +146,7 @@ def _of(name: str, changes: Values) -> Values:
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Values:
-    """The values with the changes, table by table."""
+    """The values with the changes applied, table by table."""
     return {**values} | {
         key: _merged(values[key], value) if isinstance(values.get(key), dict) else value
         for key, value in changes.items()
@@ -154,7 +154,7 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Values:
 
 
 def result(values: Values, folder: Path) -> Result:
-    """How an experiment ends, and whether it ends in the same way if it is interrupted and resumed."""
+    """The result of an experiment, and whether it is the same if interrupted and resumed."""
     stop = Interruptions()
 
     def straight(run: Path) -> None:
@@ -194,7 +194,7 @@ def _ending(work: Callable[[Path], None], folder: Path) -> Result:
 
 
 def differences(found: Mapping[str, Result], expected: Mapping[str, Result]) -> list[str]:
-    """One line for each experiment that does not end as expected."""
+    """One line for each experiment with an unexpected result."""
     lines = []
     for name in sorted(found.keys() | expected.keys()):
         one, other = expected.get(name, {}), found.get(name, {})
@@ -209,7 +209,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", type=Path, help="where to write the hashes, as JSON")
     parser.add_argument("--against", type=Path, help="a file of an earlier run")
-    parser.add_argument("--only", default="", help="a part of the names of the experiments that are wanted")
+    parser.add_argument("--only", default="", help="run only experiments whose names contain this text")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # the size of a history
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""Adds what ``fedunlearn reproduce`` left to the results that the documentation shows.
+"""Adds the results of ``fedunlearn reproduce`` to those that the documentation shows.
 
-Run ``python scripts/store_results.py runs/reproduce-laptop/results.json``. What the file lacks stays; a run
-that was stored already is replaced, and named where it ends in another model; a column that was set up
-otherwise is replaced whole, and named too. Afterwards renew the page that shows them:
+Run ``python scripts/store_results.py runs/reproduce-laptop/results.json``. Stored runs that the file lacks
+are kept. A run that is stored already is replaced, and named if its model differs. A column with other
+settings is replaced completely, and named. Then update the page that shows the results:
 ``python -m fedunlearn.reproduction.results_page docs/results.md``.
 """
 
@@ -19,7 +19,7 @@ STORED = Path(__file__).parent.parent / "docs/results"
 
 
 def store(path: Path, folder: Path = STORED) -> str:
-    """What was added and replaced, in one sentence."""
+    """Describes in one sentence what was added and replaced."""
     new = load(path)
     file = folder / f"{new.scale}.json"
     old = load(file) if file.exists() else replace(new, runs=[])
@@ -29,10 +29,10 @@ def store(path: Path, folder: Path = STORED) -> str:
     again = [run for run in new.runs if run.place in hashes]
     unlike = ["/".join(map(str, run.place)) for run in again if run.model_sha256 != hashes[run.place]]
     lost = sorted({run.column for run in old.runs if run.place not in {one.place for one in both.runs}})
-    said = [f"{file.name}: {len(new.runs) - len(again)} new, {len(again)} stored already"]
-    said += [f"of these end in another model: {', '.join(unlike)}"] if unlike else []
-    said += [f"stored runs with other settings were left out: {', '.join(lost)}"] if lost else []
-    return "; ".join(said)
+    parts = [f"{file.name}: {len(new.runs) - len(again)} new, {len(again)} stored already"]
+    parts += [f"of these have another model: {', '.join(unlike)}"] if unlike else []
+    parts += [f"stored runs with other settings were removed: {', '.join(lost)}"] if lost else []
+    return "; ".join(parts)
 
 
 if __name__ == "__main__":

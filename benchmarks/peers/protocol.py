@@ -1,8 +1,8 @@
-"""What all contestants share: the workload file, the model, and the lines spoken with the driver.
+"""What all simulators share: the workload file, the model, and the protocol with the driver.
 
-A contestant is started as ``python with_<peer>.py WORKLOAD.safetensors RESULT.safetensors``. It prints
+A simulator is started as ``python with_<peer>.py WORKLOAD.safetensors RESULT.safetensors``. It prints
 ``{"ready": true, ...}``, answers every line ``round`` with ``{"wall": seconds, "cpu": seconds}`` after one
-round of FedAvg, and on ``stop`` writes its parameters and ends. What a framework prints goes to stderr.
+round of FedAvg, and on ``stop`` writes its parameters and ends. The output of a framework goes to stderr.
 The first round of a process is slower than all others and should not count.
 """
 
@@ -28,7 +28,7 @@ Batches = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Workload:
-    """Clients' data in memory, the model to start from, and how to train it."""
+    """The clients' data in memory, the initial model, and the training settings."""
 
     x: tuple[Tensor, ...]
     y: tuple[Tensor, ...]
@@ -58,7 +58,7 @@ class Workload:
 
 @cache
 def load(path: str) -> Workload:
-    """Reads a workload into memory of its own; a second call in one process returns the same object."""
+    """Reads a workload into memory; a second call in one process returns the same object."""
     torch.set_num_threads(1)
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -80,14 +80,14 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
 
 @cache
 def learner(path: str) -> tuple[nn.Sequential, torch.optim.Optimizer]:
-    """A model and its optimiser, one pair in a process: for contestants that bring no trainer."""
+    """A model and its optimiser, one pair per process, for simulators without a trainer."""
     workload = load(path)
     model = workload.model()
     return model, torch.optim.SGD(model.parameters(), lr=workload.lr)
 
 
 def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches) -> None:
-    """One epoch, as a user of plain PyTorch writes it."""
+    """One epoch in plain PyTorch."""
     for x, y in batches:
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
@@ -102,7 +102,7 @@ def serve(
     result: Callable[[], Mapping[str, Tensor]],
     cpu: Callable[[], float] = time.process_time,
 ) -> None:
-    """Speaks with the driver: ``play`` runs one round, ``result`` gives the parameters at the end."""
+    """Serves the driver: ``play`` runs one round, ``result`` returns the final parameters."""
     _say({"ready": True, "name": name, "version": version(package), "note": note})
     for line in sys.stdin:
         match line.strip():
@@ -115,14 +115,14 @@ def serve(
                 save_file({key: value.contiguous() for key, value in result().items()}, sys.argv[2])
                 return
             case other:
-                raise RuntimeError(f"the driver said {other!r}; known are 'round' and 'stop'")
-    raise RuntimeError("the driver left without saying 'stop'")
+                raise RuntimeError(f"unknown command {other!r} from the driver: use 'round' or 'stop'")
+    raise RuntimeError("the driver ended without the command 'stop'")
 
 
 def _say(answer: Mapping[str, object]) -> None:
     print(json.dumps(answer), file=_driver, flush=True)
 
 
-# From here on file descriptor 1 is stderr, for this process and for those that it starts.
+# From here on, file descriptor 1 is stderr in this process and its children.
 _driver = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""The yardstick: FedAvg as a plain PyTorch loop, without any framework."""
+"""The reference: FedAvg as a plain PyTorch loop, without a framework."""
 
 import sys
 

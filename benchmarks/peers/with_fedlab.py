@@ -1,11 +1,11 @@
 """FedLab: ``StandalonePipeline`` with its FedAvg handler and serial trainer in one process.
 
-FedLab averages without weights unless told otherwise: the trainer uploads its number of examples and the
-handler hands it to FedLab's own ``fedavg_aggregate``. ``get_dataloader`` returns batches cut in advance,
-which is faster than a ``DataLoader``.
+FedLab averages without weights by default, so the trainer uploads its number of examples and the handler
+passes it to FedLab's own ``fedavg_aggregate``. ``get_dataloader`` returns precomputed batches, which is
+faster than a ``DataLoader``.
 
 FedLab imports torchvision for datasets that are not used here, and the published torchvision does not load
-beside a CPU build of torch: an empty module stands in for it.
+with a CPU build of torch, so an empty module replaces it.
 """
 
 import sys
@@ -50,7 +50,7 @@ class Handler(FedAvgServerHandler):
 
 
 class Pipeline(StandalonePipeline):
-    """Trains and does not evaluate."""
+    """Trains without evaluation."""
 
     def evaluate(self) -> None:
         pass

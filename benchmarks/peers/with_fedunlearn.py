@@ -1,4 +1,4 @@
-"""fedunlearn: federated averaging on its engine with as many workers as the third argument says."""
+"""fedunlearn: federated averaging on its engine; the third argument is the number of workers."""
 
 import sys
 from pathlib import Path

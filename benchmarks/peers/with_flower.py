@@ -1,12 +1,12 @@
 """Flower: its simulation runtime on Ray, with the Message API and the strategy ``FedAvg``.
 
-One actor for every core that this process may use, one thread each: hold it to one core (``taskset``) to see
-it beside the others, or compare CPU seconds, which include all of Ray's processes. An actor reads the
-workload once and keeps it. Flower looks for messages every 0.1 s, which shows in the wall time of short
-rounds. ``run_simulation``, which Flower calls deprecated, starts the same runtime as ``flwr run`` but leaves
-the server in this process, where it can wait for the driver.
+There is one single-threaded actor for every core that this process may use. To compare it with the others,
+limit it to one core (``taskset``), or compare CPU seconds, which include all of Ray's processes. An actor
+reads the workload once and keeps it. Flower polls for messages every 0.1 s, which affects the wall time of
+short rounds. ``run_simulation``, which Flower has deprecated, starts the same runtime as ``flwr run`` but
+keeps the server in this process, where it can wait for the driver.
 
-Nothing leaves the machine: telemetry and update checks are off, and Ray listens on the loopback only.
+Nothing leaves the machine: telemetry and update checks are off, and Ray listens only on the loopback.
 """
 
 import os
@@ -37,7 +37,7 @@ from torch import Tensor
 
 
 class Cpu:
-    """CPU seconds of this process and of all that descend from it, also of those that have ended since."""
+    """CPU seconds of this process and all its descendants, including those that have ended."""
 
     def __init__(self) -> None:
         self._seen: dict[int, float] = {}
@@ -53,7 +53,7 @@ class Cpu:
 
 
 class Strict(FedAvg):
-    """``FedAvg`` would average what is left when a client fails."""
+    """Raises an error if a client fails; ``FedAvg`` would average the other replies."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -96,8 +96,8 @@ def server_app(path: str, actors: int) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         workload = load(path)
         model = workload.model()
-        everybody = len(workload.clients)
-        strategy = Strict(fraction_evaluate=0.0, min_train_nodes=everybody, min_available_nodes=everybody)
+        total = len(workload.clients)
+        strategy = Strict(fraction_evaluate=0.0, min_train_nodes=total, min_available_nodes=total)
         arrays = ArrayRecord(model.state_dict())
         grid.send_and_receive([Message(RecordDict(), node, "query") for node in grid.get_node_ids()])
 

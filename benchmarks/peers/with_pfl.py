@@ -1,7 +1,7 @@
 """pfl: ``FederatedAveraging`` over ``SimulatedBackend`` in one process.
 
-Every user is a ``PyTorchTensorDataset`` made once, so pfl keeps its batches; the sampler takes each of them
-once a round. ``metrics`` is empty, so that the evaluation which pfl makes in its first iteration is free.
+Every user is a ``PyTorchTensorDataset`` that is created once, so pfl keeps its batches; the sampler takes
+each user once per round. ``metrics`` is empty, so that pfl's evaluation in the first iteration costs nothing.
 """
 
 import sys
@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 
 class Perceptron(nn.Module):
-    """The model with the two methods that pfl asks for."""
+    """The model with the two methods that pfl requires."""
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def main() -> None:
 
     def play() -> None:
         nonlocal rounds
-        rounds += 1  # a second `run` goes on where the first ended
+        rounds += 1  # a second `run` continues where the first ended
         params = NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=sys.maxsize,

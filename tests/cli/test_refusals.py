@@ -53,7 +53,7 @@ def test_a_bad_setting(refused_here, small, change, sentence):
         (["methods", "fedods"], "unknown method 'fedods'; did you mean 'fedosd'?"),
         (["run", "."], "cannot read ."),
         (["resume", "nowhere"], "not a run folder"),
-        (["report", "nowhere"], "no run and no comparison"),
+        (["report", "nowhere"], "name the folder of a run or of a comparison"),
         (["report"], "Missing argument"),
     ],
 )

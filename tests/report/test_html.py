@@ -69,7 +69,7 @@ def test_a_run_is_told_from_request_to_model(page, folder):
     for words in (
         "made",
         "The backdoor of the target works on 2.0% of the triggered data (before the request: 90.0%)",
-        "10 clients trained the model mlp on fashion-demo, split by pat-20",
+        "10 clients trained the model mlp on fashion-demo, partitioned by pat-20",
         "The method: fedosd; seed 3.",
         "Pan et al., AAAI 2025",
         "The last evaluated round of each stage",
@@ -107,7 +107,7 @@ def test_stages_are_parted_where_most_rows_part_them(comparison, planned, border
         place.write_text(json.dumps(config | {"unlearning": {"rounds": planned}}))
     first, *_ = comparison_page(collect([comparison]))["plots"]
     assert first.borders == borders
-    assert ("begins elsewhere for method-01." in first.about) == bool(borders)
+    assert ("begins at another round for method-01." in first.about) == bool(borders)
 
 
 def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison, page):
@@ -119,7 +119,7 @@ def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison
     (folder / "outcome.json").write_text(json.dumps(ended))
     text = said(page(comparison))
     assert "method-00 keeps" not in text
-    assert "a failed run counts as it ended" in text
+    assert "a failed run counts with its last numbers" in text
     shown = comparison_page(collect([comparison]))
     (cells,) = [cells for name, _, cells in shown["results"].lines if name == "method-00"]
     asr = dict(zip([heading.title for heading in shown["results"].headings], cells, strict=True))["ASR¹"]
@@ -144,7 +144,7 @@ def test_a_report_states_the_schedule_that_ran(folder, page):
     )
     (folder / "outcome.json").unlink()
     assert (
-        "The method: fedosd; planned are 9 rounds of unlearning at learning rate 0.1, then 7 rounds of "
+        "The method: fedosd; planned: 9 rounds of unlearning at learning rate 0.1, then 7 rounds of "
         "post-training at learning rate 0.1; seed 3." in said(page(folder))
     )
 
@@ -258,7 +258,7 @@ def test_a_run_that_has_measured_nothing_says_so(page, folder):
     (folder / "metrics.jsonl").unlink()
     text = said(page(folder))
     assert "Nothing has been measured yet." in text
-    assert "unfinished: nothing measured yet" in text
+    assert "unfinished: no measurement yet" in text
 
 
 def test_a_run_of_no_rounds_is_a_run(page, folder):
@@ -271,7 +271,7 @@ def test_a_run_that_failed_says_why(page, folder):
     ended = {"status": "diverged", "reason": "lower the learning rate", "model_sha256": "f00"}
     (folder / "outcome.json").write_text(json.dumps(ended))
     text = said(page(folder))
-    assert "This run has not ended well." in text
+    assert "This run failed." in text
     assert "diverged: lower the learning rate" in text
 
 
@@ -324,7 +324,7 @@ def test_a_clean_client_is_judged_by_the_distance_to_retraining(page, tmp_path):
     assert "1 of 3 finished rows end near the Forget acc of retraining (82.3%)." in text
     assert "Among them, puf keeps the highest R-Acc (80.0%)." in text
     assert "Forget acc closest to retraining 81.0% puf (retraining 82.3%)" in text
-    assert "the closer to the line, the better: it is the Forget acc of retraining" in text
+    assert "closer to the line is better; the line is the Forget acc of retraining" in text
     assert "Lowest Forget" not in text
     assert "Up and left" not in text
     assert (
@@ -365,7 +365,7 @@ def test_a_backdoor_that_was_never_planted_decides_nothing(page, comparison):
 
 def test_the_tile_of_conflicts_names_its_stage(page, folder):
     text = said(page(folder))
-    assert "NC in unlearning 0.33 post-training 2.50; most in a round 3" in text
+    assert "NC in unlearning 0.33 post-training 2.50; maximum per round 3" in text
 
 
 def test_folders_of_version_0_1_are_reported_and_compared(page):
@@ -447,7 +447,7 @@ def test_damage_is_one_sentence(page, folder, name, content, sentence):
 def test_a_folder_that_is_no_run_is_refused(page, tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(FedUnlearnError, match="no run and no comparison"):
+        with pytest.raises(FedUnlearnError, match="name the folder of a run or of a comparison"):
             page(folder)
 
 

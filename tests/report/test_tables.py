@@ -52,7 +52,8 @@ def test_markdown_has_the_same_cells(folder):
 def test_the_verdict_says_what_happened_to_both_sides(folder):
     assert verdict(read_run(folder)) == (
         "The backdoor of the target works on 2.0% of the triggered data (before the request: 90.0%). "
-        "The retained clients' accuracy went from 80.0% to 85.0%, the worst client's from 70.0% to 75.0%."
+        "The accuracy of the retained clients went from 80.0% to 85.0%; "
+        "that of the worst client from 70.0% to 75.0%."
     )
 
 
@@ -101,7 +102,7 @@ def test_scores_of_another_task_are_shown_under_their_own_name(folder):
     header, *_, last = stage_table(run)
     shown = dict(zip(header, last, strict=True))
     assert (shown["Forget mse"], shown["R-mse"], shown["Target mse"]) == ("0.020", "0.850", "0.500")
-    assert "The retained clients' mse went from 0.800 to 0.850" in verdict(run)
+    assert "The mse of the retained clients went from 0.800 to 0.850" in verdict(run)
     results, *_ = comparison_tables({"mine": [run]})
     assert results[0][1:4] == ["Forget mse¹", "R-mse¹", "Worst R-mse¹"]
 
@@ -112,7 +113,7 @@ def test_coverage_is_shown_where_not_everybody_was_heard(folder):
     change(folder, coverage=0.6)
     run = read_run(folder)
     assert "Coverage" in stage_table(run)[0]
-    assert "Only 60% of the retained clients were heard." in verdict(run)
+    assert "Only 60% of the retained clients replied." in verdict(run)
     results, *_ = comparison_tables({"mine": [run]})
     assert "Coverage" in results[0]
 
@@ -144,7 +145,9 @@ def test_a_run_that_ended_and_lost_its_metrics_is_no_new_one(folder):
 
 def test_a_run_that_ended_with_empty_metrics_is_damaged(folder):
     (folder / "metrics.jsonl").write_text("")
-    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl of a run that ended is empty: restore it"):
+    with pytest.raises(
+        FedUnlearnError, match=r"metrics\.jsonl is empty although the run has ended: restore the file"
+    ):
         read_run(folder)
     (folder / "outcome.json").unlink()
     assert verdict(read_run(folder)) == "Nothing has been measured yet."
@@ -169,5 +172,5 @@ def test_a_configuration_with_something_else_for_a_number_is_one_sentence(folder
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(FedUnlearnError, match="no run and no comparison"):
+    with pytest.raises(FedUnlearnError, match="name the folder of a run or of a comparison"):
         collect([tmp_path])

@@ -197,10 +197,10 @@ def test_nothing_is_judged_without_runs():
     assert {one.verdict for one in found} == {Verdict.MISSING}
     assert all("no " in one.evidence for one in found)
     assert markdown(found).startswith(
-        "Of the claims of the paper's text, column by column, 0 hold and 0 fail; 371 were not run. "
-        "Of its claims about seconds, measured on a busy machine, 0 hold and 0 fail; 12 were not run. Of "
+        "Of the claims in the paper's text, column by column, 0 hold and 0 fail; 371 were not run. "
+        "Of its claims about run time, measured on a busy machine, 0 hold and 0 fail; 12 were not run. Of "
         "the claims that only its tables show, 0 hold and 0 fail; 147 were not run. Of the same claims in "
-        "columns that the paper does not have, 0 hold and 0 fail; 38 were not run.\n"
+        "columns that are not in the paper, 0 hold and 0 fail; 38 were not run.\n"
     )
     assert len(found) == 371 + 12 + 147 + 38
 
@@ -358,12 +358,12 @@ def test_the_table_flags_what_the_paper_does_not_show():
     text = markdown(judge(made("sfu asr1=.2", ("fmnist-pat-20", "fmnist-pat-50"))))
     lines = [line for line in text.splitlines() if line.startswith("| `sfu-remembers`")]
     assert lines == [
-        "| `sfu-remembers`: Unlearning leaves SFU with ASR above .1. (Evaluation; Table 2) | fmnist-pat-20 "
-        "| 1 of 1 | sfu ASR¹ .200 | do not show it: sfu ASR¹ .000 |",
-        "| `sfu-remembers` | fmnist-pat-50 | 1 of 1 | sfu ASR¹ .200 | show it |",
+        "| `sfu-remembers`: After unlearning, the ASR of SFU is above .1. (Evaluation; Table 2) "
+        "| fmnist-pat-20 | 1 of 1 | sfu ASR¹ .200 | do not support it: sfu ASR¹ .000 |",
+        "| `sfu-remembers` | fmnist-pat-50 | 1 of 1 | sfu ASR¹ .200 | support it |",
     ]
     assert "Not run in fmnist-iid: `sfu-remembers`." in text
     *_, denied = text.splitlines()
-    assert denied.startswith("Of what was not run, the paper's own numbers do not show: `fedosd-leads` in ")
+    assert denied.startswith("Not run, and not supported by the paper's own numbers: `fedosd-leads` in ")
     assert "`backdoor` in cifar10-pat-50-m50 (" in denied
     assert "sfu-remembers" not in denied

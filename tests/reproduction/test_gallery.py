@@ -203,7 +203,7 @@ def test_who_unlearns_in_one_round_post_trains_from_there(tmp_path, drawn):
     course = {"rounds": [0.0, 1.0, 10.0], "asr": [0.9, 0.5, 0.1], "r_acc": [0.8] * 3, "distance": [0.0, 1, 2]}
     gallery.curves(of([result("mode", turn=1.0, course=course)]), "mnist-pat-20", ["mode"], tmp_path / "a")
     assert lines(drawn[0].axes[0])["mode"].get_xdata().tolist() == [0, 1, 10]
-    assert any("MoDe post-trains from round 2 on." in words for words in text(drawn[0]))
+    assert any("MoDe starts post-training in round 2." in words for words in text(drawn[0]))
 
 
 def test_who_trains_anew_does_not_begin_with_what_is_to_be_forgotten(tmp_path, drawn):
@@ -279,7 +279,7 @@ def test_a_number_that_was_not_measured_is_a_gap_in_the_radar(tmp_path, drawn):
 
 def test_runs_that_do_not_tell_clients_apart_are_refused_in_a_sentence(tmp_path):
     old = of([result("mode", column="b", recovered={"asr": 0.0, "r_acc": 0.5})])
-    with pytest.raises(FedUnlearnError, match=r"column 'b' do not say what each client has: run them anew"):
+    with pytest.raises(FedUnlearnError, match=r"column 'b' have no accuracy of each client: run them again"):
         FIGURES["clients"](old, tmp_path / "a")
 
 
@@ -344,7 +344,7 @@ def test_triggers_show_both_pictures_and_both_labels(tmp_path, drawn):
             torch.tensor(axes.images[0].get_array()), (picture.x[0, 0] - low) / (high - low)
         )
     assert (above.get_xlabel(), below.get_xlabel()) == ("label 3", "label 3 → 8")
-    with pytest.raises(FedUnlearnError, match="name at least one data set"):
+    with pytest.raises(FedUnlearnError, match="name at least one dataset"):
         gallery.triggers({}, tmp_path / "a")
 
 

@@ -186,7 +186,7 @@ def test_a_folder_of_another_scale_is_refused(files):
     reproduce("table1", "--out", "mixed")
     (files / "protocol.toml").write_text(PROTOCOL + "[scale.paper]\n")
     (files / "table1.toml").write_text(TABLE.replace('["a"]', '["b"]'))
-    with pytest.raises(FedUnlearnError, match=r"mixed/a/seed-1/.* was not run as scale 'paper' .*--out"):
+    with pytest.raises(FedUnlearnError, match=r"mixed/a/seed-1/.* does not match scale 'paper' .*--out"):
         reproduce("table1", "--scale", "paper", "--out", "mixed")
 
 
@@ -197,7 +197,7 @@ def test_a_row_that_was_run_by_other_rules_is_refused(files):
         PROTOCOL.replace("[methods.fedosd]", '[methods.fedosd]\noptions.anchor = "never"')
     )
     with pytest.raises(
-        FedUnlearnError, match=r"mixed/a/seed-1/fedosd was not run as scale 'laptop' of today's protocol"
+        FedUnlearnError, match=r"mixed/a/seed-1/fedosd does not match scale 'laptop' of the current protocol"
     ):
         reproduce("table1", "--only", "retrain", "--out", "mixed")
 
@@ -208,7 +208,7 @@ def test_what_fails_at_every_rate_is_shown_to_fail(files):
     shown = reproduce("table1")
     assert "a/seed-1/fedosd: diverged" in shown
     assert "lower the learning rate (now 1e+30)" in shown
-    assert "† Failed, and counts as it ended: fedosd in a (1 of 1)." in shown
+    assert "† Failed runs, counted with their last numbers: fedosd in a (1 of 1)." in shown
     assert "retrain" in shown
 
 
@@ -258,13 +258,13 @@ def test_a_column_is_added_to_the_stored_results(tmp_path):
     assert store(tmp_path / "new.json", tmp_path) == (f"paper.json: {len(others)} new, 0 stored already")
     save(replace(whole, runs=[first, replace(others[0], model_sha256="0")]), tmp_path / "new.json")
     assert store(tmp_path / "new.json", tmp_path) == (
-        f"paper.json: 1 new, 1 stored already; of these end in another model: "
+        f"paper.json: 1 new, 1 stored already; of these have another model: "
         f"{'/'.join(map(str, others[0].place))}"
     )
     assert [run.place for run in load(tmp_path / "paper.json").runs] == [run.place for run in whole.runs]
     save(replace(whole, runs=[first], settings={first.column: {}}), tmp_path / "new.json")
     assert store(tmp_path / "new.json", tmp_path).endswith(
-        f"stored runs with other settings were left out: {first.column}"
+        f"stored runs with other settings were removed: {first.column}"
     )
 
 
@@ -285,5 +285,5 @@ def test_tables_and_figures_go_by_their_number_too(number, name):
 
 
 def test_a_table_that_is_not_there_is_missed():
-    with pytest.raises(FedUnlearnError, match="nothing of the paper is called 'table13'"):
+    with pytest.raises(FedUnlearnError, match="the paper has no table or figure 'table13'"):
         reproduction.plan("table13", scale="laptop", only=[], seeds=None)

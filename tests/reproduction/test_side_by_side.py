@@ -169,10 +169,10 @@ def test_who_stopped_early_is_said():
         for seed, turn in ((1, 7.0), (2, 50.0), (3, 5.0))
     ]
     made = Results("laptop", MADE.settings, {}, {}, runs)
-    sentence = "Unlearning ended before its rounds were up: fupga in fmnist-pat-50 (2 of 3, after 5 to 7)."
+    sentence = "Unlearning stopped early: fupga in fmnist-pat-50 (2 of 3, after 5 to 7)."
     assert meaning(table(results=made, rows=["fupga"])).endswith(sentence)
     assert sentence in as_latex(table(results=made, rows=["fupga"]), made, "")
-    assert "Unlearning ended" not in meaning(table())
+    assert "Unlearning stopped" not in meaning(table())
 
 
 def test_a_failed_seed_counts_as_it_ended_and_is_marked():
@@ -187,7 +187,9 @@ def test_a_failed_seed_counts_as_it_ended_and_is_marked():
     assert ours[0, "asr"].failed == 0
     lines = grid(cells, "fmnist-pat-50")
     assert lines[2][:2] == ["fupga¹", ".200 ±.283 †"]
-    assert "† Failed, and counts as it ended: fupga in fmnist-pat-50 (1 of 2)." in meaning(cells)
+    assert "† Failed runs, counted with their last numbers: fupga in fmnist-pat-50 (1 of 2)." in meaning(
+        cells
+    )
     assert "9 numbers; the paper prints 6 of the accuracies" in counted(cells)  # a deviation is none
     assert r".200$\pm$.283$^\dagger$" in as_latex(cells, MADE, "")
 
@@ -198,10 +200,10 @@ def test_near_numbers_are_counted():
     assert 0 < len(near) < len(cells) == 6
     assert counted(cells) == (
         f"6 numbers; the paper prints 6 of the accuracies among them, and {len(near)} of ours are within "
-        f"±0.05 of its: ASR {near.count('asr')} of 3, R-Acc {near.count('r_acc')} of 3."
+        f"±0.05 of the paper's: ASR {near.count('asr')} of 3, R-Acc {near.count('r_acc')} of 3."
     )
     edge = [replace(cells[0], ours=(0.9,), paper=0.85), replace(cells[0], measure="r_acc_std")]
-    assert counted(edge).endswith("and 1 of ours are within ±0.05 of its: ASR 1 of 1.")
+    assert counted(edge).endswith("and 1 of ours are within ±0.05 of the paper's: ASR 1 of 1.")
 
 
 def test_a_seed_without_the_number_is_not_among_those_that_failed():
@@ -213,7 +215,9 @@ def test_a_seed_without_the_number_is_not_among_those_that_failed():
     cells = table("conflicts", Results("laptop", MADE.settings, {}, {}, runs), ["fupga"])
     (counted_,) = (cell for cell in cells if cell.measure == "conflicts")
     assert (counted_.ours, counted_.failed) == ((3.0,), 0)
-    assert "† Failed, and counts as it ended: fupga in fmnist-pat-50 (2 of 3)." in meaning(cells)
+    assert "† Failed runs, counted with their last numbers: fupga in fmnist-pat-50 (2 of 3)." in meaning(
+        cells
+    )
 
 
 def test_where_no_table_of_the_paper_is_meant_each_number_is_looked_up():
@@ -238,7 +242,7 @@ def test_csv_has_one_number_on_a_line():
 def test_latex_has_the_layout_of_the_paper():
     text = as_latex(table(), MADE, "Table 1, 10 %.")
     assert text.startswith(
-        "\\begin{table}\\centering\\small\n\\caption{Table 1, 10 \\%. Ours is the mean $\\pm$"
+        "\\begin{table}\\centering\\small\n\\caption{Table 1, 10 \\%. Our numbers are means $\\pm$"
     )
     assert "\n & \\multicolumn{2}{c}{FMNIST} \\\\\n & \\multicolumn{2}{c}{Pat-50} \\\\\n" in text
     assert "\nMethod & ASR & R-Acc \\\\\n\\midrule\n$\\omega^0$ & .900" in text
@@ -253,12 +257,12 @@ def test_latex_has_the_layout_of_the_paper():
     body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
     assert all(line.count("&") == 2 for line in body.splitlines() if line != r"\midrule")
     assert text.isascii()
-    assert "mark of reverting" not in text
+    assert "mark for reverting" not in text
     risen = result("fupga", unlearned={"asr": 0.0}, recovered={"asr": 0.6})
     marked = as_latex(
         side_by_side(replace(MADE, runs=[risen]), ["fmnist-pat-50"], ["fupga"], "table1"), MADE, "Table 1."
     )
-    assert "$^r$ is the paper's mark of reverting." in marked
+    assert "$^r$ is the paper's mark for reverting." in marked
     assert marked.count(r"{\scriptsize .745$^r$}") == marked.count("$^r$}") == 1
 
 
@@ -288,12 +292,12 @@ def test_markdown_says_how_it_was_run_and_what_the_numbers_are():
     assert "300 rounds of pre-training, 50 + 50 rounds after the request" in text
     assert "over 2 seeds. Δ" in text
     alone = Results("x", MADE.settings, {}, {}, RUNS[:1])
-    assert meaning(table(results=alone)).startswith("Ours is one seed. Δ")
+    assert meaning(table(results=alone)).startswith("Our numbers are from one seed. Δ")
     some = Results("x", MADE.settings, {}, {}, RUNS[:3])
-    assert "over 2 seeds; over fewer: fedosd in fmnist-pat-50 (1). Δ" in meaning(table(results=some))
+    assert "over 2 seeds, or over fewer: fedosd in fmnist-pat-50 (1). Δ" in meaning(table(results=some))
     column = result("fedosd", column="fmnist-iid", unlearned={"asr": 0.0})
     wide = Results("x", {**MADE.settings, "fmnist-iid": settings()}, {}, {}, [*RUNS, column])
-    assert "over 2 seeds; over fewer: fmnist-iid (1). Δ" in meaning(table(results=wide))
+    assert "over 2 seeds, or over fewer: fmnist-iid (1). Δ" in meaning(table(results=wide))
     assert "5 local epochs" in setup(settings() | {"training": {"epochs": 5, "batch_size": 50}})
 
 
@@ -312,7 +316,7 @@ def test_results_come_back_from_their_file(tmp_path):
 )
 def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
     (tmp_path / "other.json").write_text(text)
-    with pytest.raises(FedUnlearnError, match="holds no results of fedunlearn"):
+    with pytest.raises(FedUnlearnError, match="is not a results file of fedunlearn"):
         load(tmp_path / "other.json")
 
 
@@ -331,7 +335,7 @@ def test_a_value_of_another_kind_is_refused(tmp_path, old, new):
     text = (tmp_path / "other.json").read_text()
     assert old in text
     (tmp_path / "other.json").write_text(text.replace(old, new, 1))
-    with pytest.raises(FedUnlearnError, match="holds no results of fedunlearn"):
+    with pytest.raises(FedUnlearnError, match="is not a results file of fedunlearn"):
         load(tmp_path / "other.json")
 
 
@@ -363,8 +367,8 @@ def test_a_column_that_is_set_up_otherwise_is_replaced_whole():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"scale": "paper"}, "results of scale 'paper' do not belong to those of 'laptop'"),
-        ({"runs": [replace(RUNS[0], rate=0.5)]}, "fmnist-pat-50 of retrain would have seeds of two learning"),
+        ({"scale": "paper"}, "results of scale 'paper' cannot be added to those of scale 'laptop'"),
+        ({"runs": [replace(RUNS[0], rate=0.5)]}, "retrain in fmnist-pat-50 would average seeds with two"),
     ],
 )
 def test_results_that_do_not_compare_are_not_joined(changes, reason):
@@ -419,12 +423,12 @@ def gathered(tmp_path):
     [
         ("metrics.jsonl", "3\n", "line 1 is not a valid row"),
         ("metrics.jsonl", '{"round": 0, "elapsed": 0, "distance": 0}\n', "line 1 is not a valid row"),
-        ("metrics.jsonl", "", r"metrics\.jsonl of a run that ended is empty"),
+        ("metrics.jsonl", "", r"metrics\.jsonl is empty although the run has ended"),
         ("outcome.json", '{"status": "done"}', "does not say how the run ended"),
         ("experiment.json", "[]", "is not a JSON object"),
-        ("experiment.json", "{}", "says nothing of 'seed'"),
+        ("experiment.json", "{}", "has no 'seed'"),
         ("experiment.json", json.dumps(CONFIG | {"data": 3}), "data must be a table of settings"),
-        ("experiment.json", json.dumps(CONFIG | {"recovery": {}}), "says nothing of 'rounds'"),
+        ("experiment.json", json.dumps(CONFIG | {"recovery": {}}), "has no 'rounds'"),
     ],
 )
 def test_a_damaged_run_is_named(gathered, file, content, sentence):
@@ -441,7 +445,7 @@ def test_a_run_that_does_not_say_what_made_it_is_named(gathered):
 
 def test_a_run_in_the_folder_of_another_seed_is_named(gathered):
     (gathered / "mine/seed-4").rename(gathered / "mine/seed-5")
-    with pytest.raises(FedUnlearnError, match=r"seed-5/fedosd is a run of seed 4: remove it"):
+    with pytest.raises(FedUnlearnError, match=r"seed-5/fedosd is a run of seed 4: delete it"):
         gather(gathered, read_columns(gathered), "laptop")
 
 
@@ -475,7 +479,7 @@ def test_a_folder_of_runs_is_gathered(gathered):
     shutil.copytree(gathered / "mine/seed-4/fedosd", other)
     changed = CONFIG | {"data": {**CONFIG["data"], "fraction": 0.2}}
     (other / "experiment.json").write_text(json.dumps(changed))
-    with pytest.raises(FedUnlearnError, match="puf was run with other settings than the runs beside it"):
+    with pytest.raises(FedUnlearnError, match="puf has other settings than the other runs"):
         gather(gathered, read_columns(gathered), "laptop")
     (gathered / "mine/trials/fedosd/0.1/outcome.json").write_text(
         '{"status": "diverged", "model_sha256": "abc"}'

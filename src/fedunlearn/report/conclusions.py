@@ -29,13 +29,13 @@ Finished = Mapping[str, Sequence[Run]]
 class Memory:
     """How much of the targets' data a model remembers: before, after unlearning (if any), at the end."""
 
-    of: Metric
+    metric: Metric
     before: float
     unlearned: float | None
     end: float
 
     def text(self, value: float | None) -> str:
-        return "–" if value is None else self.of.text(value)
+        return "–" if value is None else self.metric.text(value)
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Judgement:
     """The rows that retrain."""
 
     @property
-    def of(self) -> Metric | None:
-        return next((memory.of for memory in self.memories.values()), None)
+    def metric(self) -> Metric | None:
+        return next((memory.metric for memory in self.memories.values()), None)
 
     @property
     def nothing_to_forget(self) -> bool:
@@ -64,9 +64,9 @@ class Judgement:
     @property
     def judged(self) -> list[str]:
         """The rows that can be ranked by what they remember."""
-        if self.of is None or self.nothing_to_forget:
+        if self.metric is None or self.nothing_to_forget:
             return []
-        if self.of.better == "retraining":
+        if self.metric.better == "retraining":
             return (
                 [row for row in self.memories if row not in self.references] if self.aim is not None else []
             )
@@ -75,7 +75,7 @@ class Judgement:
     @property
     def aim(self) -> float | None:
         """The level to reach, if neither a low nor a high value is good in itself."""
-        return self.retrained if self.of is not None and self.of.better == "retraining" else None
+        return self.retrained if self.metric is not None and self.metric.better == "retraining" else None
 
     @property
     def limit(self) -> float:
@@ -85,9 +85,9 @@ class Judgement:
     @property
     def forgot(self) -> list[str]:
         """The rows that end low enough, or near enough to retraining."""
-        if self.of is None or self.aim is None:
+        if self.metric is None or self.aim is None:
             return [row for row in self.judged if self.memories[row].end <= self.limit]
-        near = NEAR if self.of.unit == "share" else NEAR * abs(self.aim)
+        near = NEAR if self.metric.unit == "share" else NEAR * abs(self.aim)
         return [row for row in self.judged if abs(self.memories[row].end - self.aim) <= near]
 
 
@@ -119,11 +119,11 @@ def judge(finished: Finished) -> Judgement:
 
 def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
     """Whether ω⁰ had no backdoor, or remembered no more than a model that never saw the targets."""
-    if memory.of.key == "asr" and memory.before < NOTHING:
+    if memory.metric.key == "asr" and memory.before < NOTHING:
         return True
     if retrained is None:
         return False
-    same = SAME if memory.of.unit == "share" else SAME * max(abs(memory.before), abs(retrained))
+    same = SAME if memory.metric.unit == "share" else SAME * max(abs(memory.before), abs(retrained))
     return abs(memory.before - retrained) <= same
 
 
@@ -133,7 +133,7 @@ def relapsed(memory: Memory, retrained: float | None = None) -> bool:
         return False
     removed = memory.before - memory.unlearned
     side = 1 if removed > 0 else -1
-    allowed = max(CAME_BACK * abs(removed), NEAR if memory.of.unit == "share" else 0.0)
+    allowed = max(CAME_BACK * abs(removed), NEAR if memory.metric.unit == "share" else 0.0)
     back = side * (memory.end - memory.unlearned)
     beyond = back if retrained is None else side * (memory.end - retrained)
     return bool(removed) and min(back, beyond) > allowed
@@ -152,10 +152,10 @@ def verdict(run: Run) -> str:
         )
     elif memory and relapsed(memory):
         sentences.append(
-            f"Forgetting relapsed: {memory.of.title} was {memory.text(memory.unlearned)} after unlearning "
-            f"and is {memory.text(memory.end)} at the end."
+            f"Forgetting relapsed: {memory.metric.title} was {memory.text(memory.unlearned)} after "
+            f"unlearning and is {memory.text(memory.end)} at the end."
         )
-    if memory and memory.of.better == "retraining" and run.method != "retrain":
+    if memory and memory.metric.better == "retraining" and run.method != "retrain":
         sentences.append("Compare it with a retrain run: lower is not better.")
     coverage = float(run.evaluated[-1].get("coverage", 1.0))
     if coverage < 1:
@@ -165,11 +165,11 @@ def verdict(run: Run) -> str:
 
 def _memory(run: Run, memory: Memory) -> str:
     who, (now, before) = forgotten(run), (memory.text(memory.end), memory.text(memory.before))
-    if memory.of.key == "asr":
+    if memory.metric.key == "asr":
         return f"The backdoor of {who} works on {now} of the triggered data (before the request: {before})."
-    if memory.of.key == "forget_acc":
+    if memory.metric.key == "forget_acc":
         return f"The model is right on {now} of the forgotten data of {who} (before the request: {before})."
-    return f"{memory.of.title} of {who} is {now} (before the request: {before})."
+    return f"{memory.metric.title} of {who} is {now} (before the request: {before})."
 
 
 def forgotten(run: Run) -> str:
@@ -198,24 +198,25 @@ def headline(finished: Finished, judgement: Judgement) -> str:
     if not finished:
         return "No run has ended yet."
     found = {row: [summarise(run) for run in runs] for row, runs in finished.items()}
-    if judgement.of is None:
+    if judgement.metric is None:
         return _best_kept(found, f"Of {len(found)} finished rows") or f"{len(found)} rows have finished."
-    of, forgot, judged = judgement.of, judgement.forgot, judgement.judged
+    score, forgot, judged = judgement.metric, judgement.forgot, judgement.judged
     if judgement.nothing_to_forget:
         memory = next(iter(judgement.memories.values()))
-        beside = "" if judgement.retrained is None else f" (retraining: {of.text(judgement.retrained)})"
+        beside = "" if judgement.retrained is None else f" (retraining: {score.text(judgement.retrained)})"
         return (
-            f"Nothing can be concluded about forgetting: {of.title} of ω⁰ was "
-            f"{of.text(memory.before)}{beside}, so there was nothing to forget."
+            f"Nothing can be concluded about forgetting: {score.title} of ω⁰ was "
+            f"{score.text(memory.before)}{beside}, so there was nothing to forget."
         )
     if not judged:
         kept = _best_kept(found, f"Of {len(found)} finished rows")
-        return f"Without a retrain row, {of.title} cannot be judged: lower is not better. {kept}".strip()
+        return f"Without a retrain row, {score.title} cannot be judged: lower is not better. {kept}".strip()
     count = f"{len(forgot)} of {len(judged)} finished rows end "
     if judgement.aim is not None:
-        count += f"near the {of.title} of retraining ({of.text(judgement.aim)})"
+        count += f"near the {score.title} of retraining ({score.text(judgement.aim)})"
     else:
-        count += f"with {'an' if of.key == 'asr' else 'a'} {of.title} of at most {of.text(judgement.limit)}"
+        article = "an" if score.key == "asr" else "a"
+        count += f"with {article} {score.title} of at most {score.text(judgement.limit)}"
     chosen = {row: found[row] for row in forgot or judged}
     kept = _best_kept(chosen, "Among them" if forgot else "Among all")
     return f"{count}. {kept}".strip()
@@ -232,7 +233,7 @@ def _best_kept(found: Mapping[str, Sequence[Numbers]], among: str) -> str:
 def warnings(judgement: Judgement) -> list[str]:
     """Warnings about the rows in which forgetting relapsed."""
     return [
-        f"{row}: forgetting relapsed. {memory.of.title} was {memory.text(memory.unlearned)} after "
+        f"{row}: forgetting relapsed. {memory.metric.title} was {memory.text(memory.unlearned)} after "
         f"unlearning and is {memory.text(memory.end)} at the end"
         + (f" (retraining: {memory.text(level)})." if (level := judgement.retrained) is not None else ".")
         for row, memory in judgement.relapsed.items()

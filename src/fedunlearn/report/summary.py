@@ -136,9 +136,9 @@ def mean(found: Iterable[Numbers], key: str) -> float | None:
     return fmean(values) if values else None
 
 
-def mean_text(of: Metric, values: Sequence[float]) -> tuple[str, str]:
+def mean_text(metric: Metric, values: Sequence[float]) -> tuple[str, str]:
     """The mean of the values, and ± the sample standard deviation (n − 1) if there are several."""
     if not values:
         return "–", ""
-    spread = f"±{of.text(stdev(values)).removesuffix('%')}" if len(values) > 1 else ""
-    return of.text(fmean(values)), spread
+    spread = f"±{metric.text(stdev(values)).removesuffix('%')}" if len(values) > 1 else ""
+    return metric.text(fmean(values)), spread

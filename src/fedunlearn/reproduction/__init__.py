@@ -1,4 +1,4 @@
-"""The FedOSD paper (Pan et al., AAAI 2025): its numbers, its claims, and its tables beside ours."""
+"""Reproduction of the FedOSD paper (Pan et al., AAAI 2025): its numbers and claims, compared with ours."""
 
 from .reproduce import beside, check_scale, collected, draw, named, plan, titles, write_tables
 from .results import read_columns

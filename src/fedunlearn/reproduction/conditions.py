@@ -1,4 +1,4 @@
-"""Conditions on the numbers of results, such as "at most"; each says which numbers decided it."""
+"""Conditions on the numbers of results, such as "at most"; each reports the numbers that decided it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .results import Result, Results
 
 
 class Verdict(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -23,14 +23,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Seen:
-    """A number, the mean over seeds, as it is shown; no value where nothing was measured."""
+    """The text and the value of a number, the mean over seeds; the value is None if it was not measured."""
 
     text: str
     value: float | None
 
 
 class Found(NamedTuple):
-    """A verdict, the numbers that decided it or are missing for it, and all that are missing."""
+    """A verdict, the numbers that decided it or that it lacks, and all missing numbers."""
 
     verdict: Verdict
     texts: tuple[str, ...]
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 Check = Callable[[Results, str], Found]
-"""From results and a column."""
+"""Takes results and a column."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Term:
 
 
 def score(key: str, stage: int, row: str) -> Term:
-    """At the end of a stage, 0 to 2; a failed run that did not reach it counts as it ended."""
+    """A score at the end of stage 0, 1 or 2, or the last score of a failed run that did not reach it."""
 
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
@@ -61,9 +61,9 @@ def score(key: str, stage: int, row: str) -> Term:
 
 
 def cost(key: str, row: str) -> Term:
-    """Of a whole run; of seconds that of the quickest seed, which a busy machine disturbed least; 0 is none.
+    """A cost of a whole run. Times are those of the fastest seed, which other load disturbed least.
 
-    Runs that had all of their rounds come before those that stopped or failed.
+    Runs with all of their rounds take precedence over runs that stopped or failed. A time of 0 is missing.
     """
 
     def read(results: Results, column: str) -> Seen:
@@ -73,15 +73,15 @@ def cost(key: str, row: str) -> Term:
         else:
             timed = [run for run in runs if run.cost.get(key)]
             whole = [run for run in timed if not run.failed and not run.stopped]
-            quickest = min(whole or timed, key=lambda run: run.cost.get("seconds", 0.0), default=None)
-            value = quickest.cost[key] if quickest else None
+            fastest = min(whole or timed, key=lambda run: run.cost.get("seconds", 0.0), default=None)
+            value = fastest.cost[key] if fastest else None
         return _seen(f"{row} {metric(key).title}", value, runs)
 
     return Term(row, read)
 
 
 def course(key: str, share: float, row: str) -> Term:
-    """When first evaluated after this share of the rounds of unlearning, or at its end if that is earlier."""
+    """A score at the first evaluation after this share of the unlearning rounds, or at their end."""
 
     def read(results: Results, column: str) -> Seen:
         runs = results.of(column, row)
@@ -105,12 +105,12 @@ def _seen(name: str, value: float | None, runs: Sequence[Result]) -> Seen:
         return Seen(f"no {name}", None)
     text = f"{value:.3f}".removeprefix("0") if value < 10 else f"{value:.1f}"
     failed = Counter(run.status for run in runs if run.failed)
-    said = ", ".join(f"{count} of {len(runs)} {status}" for status, count in failed.items())
-    return Seen(f"{name} {text}" + (f" ({said})" if said else ""), value)
+    failures = ", ".join(f"{count} of {len(runs)} {status}" for status, count in failed.items())
+    return Seen(f"{name} {text}" + (f" ({failures})" if failures else ""), value)
 
 
 def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 1.0) -> Check:
-    """The left is no more than ``times`` the right plus ``plus``, on the seeds that both have."""
+    """Left is at most ``times`` right plus ``plus``, on the seeds that both have."""
 
     def check(results: Results, column: str) -> Found:
         rows = {term.row for term in (left, right) if isinstance(term, Term)}
@@ -121,10 +121,10 @@ def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float 
         b = right.read(results, column) if isinstance(right, Term) else Seen("", right)
         missing = tuple(seen.text for seen in (a, b) if seen.value is None)
         if not missing and not seeds:
-            missing = (f"no seed of both {' and '.join(sorted(rows))}",)
+            missing = (f"no common seed of {' and '.join(sorted(rows))}",)
         if a.value is None or b.value is None or not seeds:
             return Found(Verdict.MISSING, missing, frozenset(missing))
-        excess = round(a.value - times * b.value - plus, 4)  # stored numbers have one digit more
+        excess = round(a.value - times * b.value - plus, 4)  # stored numbers have one more digit
         texts = tuple(seen.text for seen in (a, b) if seen.text)
         return Found(Verdict.HOLDS if excess <= 0 else Verdict.FAILS, texts)
 
@@ -132,7 +132,7 @@ def at_most(left: Term, right: float | Term, *, plus: float = 0.0, times: float 
 
 
 def above(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 1.0) -> Check:
-    """The left is more than ``times`` the right plus ``plus``."""
+    """Left is more than ``times`` right plus ``plus``."""
     other = {Verdict.HOLDS: Verdict.FAILS, Verdict.FAILS: Verdict.HOLDS, Verdict.MISSING: Verdict.MISSING}
 
     def check(results: Results, column: str) -> Found:
@@ -143,12 +143,12 @@ def above(left: Term, right: float | Term, *, plus: float = 0.0, times: float = 
 
 
 def every(checks: Iterable[Check]) -> Check:
-    """One that fails decides; after it, one that is missing."""
+    """All checks hold. A failing check decides, else a missing one."""
     return _first((Verdict.FAILS, Verdict.MISSING, Verdict.HOLDS), tuple(checks))
 
 
 def some(checks: Iterable[Check]) -> Check:
-    """One that holds decides; after it, one that is missing."""
+    """At least one check holds. A holding check decides, else a missing one."""
     return _first((Verdict.HOLDS, Verdict.MISSING, Verdict.FAILS), tuple(checks))
 
 
@@ -163,7 +163,7 @@ def _first(order: Sequence[Verdict], checks: Sequence[Check]) -> Check:
 
 
 def anywhere(columns: Iterable[str], check: Check) -> Check:
-    """In at least one of these columns, whichever is asked for."""
+    """The check holds in at least one of these columns, whatever column is given."""
 
     def within(column: str) -> Check:
         def bound(results: Results, _: str) -> Found:

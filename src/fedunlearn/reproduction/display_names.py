@@ -1,4 +1,4 @@
-"""How figures and papers write the names of methods and data."""
+"""Display names of methods, datasets and partitions in figures and papers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {
     "puf": "PUF",
     "rapid": "Rapid",
 }
-"""Their order decides about styles."""
+"""The order determines the styles in figures."""
 
 DATA = {"fmnist": "FMNIST", "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 DATA |= {"cifar100-test": "CIFAR-100 (test part)"}

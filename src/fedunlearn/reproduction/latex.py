@@ -1,4 +1,4 @@
-"""Tables beside the paper's in LaTeX, in its layout."""
+"""Tables in LaTeX, in the paper's layout, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from .side_by_side import (
 
 
 def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
-    r"""The paper's layout, for ``booktabs`` and ``graphicx``: data sets over partitions, std after R-Acc.
+    r"""The paper's layout, for ``booktabs`` and ``graphicx``: datasets above partitions, std after R-Acc.
 
-    Below each of ours are the paper's number, with its mark of reverting, and the difference, smaller. Rules
-    part ω⁰, methods of one stage and both stages. What is wide takes the page, as in the paper.
+    Below each of our numbers, in small type, are the paper's number, with its mark for reverting, and the
+    difference. Rules separate ω⁰, methods with one stage, and the two stages. Wide tables span the page.
     """
-    of = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
+    by_place = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
     columns = list(dict.fromkeys(cell.column for cell in cells))
     places = [
         (column, measure)
         for column in columns
         for measure in MEASURES
-        if measure != "r_acc_std" and any((key[0], key[3]) == (column, measure) for key in of)
+        if measure != "r_acc_std" and any((key[0], key[3]) == (column, measure) for key in by_place)
     ]
-    said = [
+    sentences = [
         caption,
         averaged(cells),
-        "Below ours, the paper's"
+        "Below our numbers: the paper's"
         + (" and the difference." if any(cell.difference is not None for cell in cells) else "."),
         staged(cells),
-        "In brackets is the deviation over clients." if has_deviation(cells) else "",
-        "ʳ is the paper's mark of reverting." if any(cell.reverted for cell in cells) else "",
+        "In brackets: the standard deviation over clients." if has_deviation(cells) else "",
+        "ʳ is the paper's mark for reverting." if any(cell.reverted for cell in cells) else "",
         failures(cells),
         stops(cells),
     ]
@@ -51,7 +51,7 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
     kind, fit = ("table*", "\\resizebox{\\textwidth}{!}{%\n") if wide else ("table", "")
     lines = [
         rf"\begin{{{kind}}}\centering\small",
-        rf"\caption{{{_escaped(' '.join(filter(None, said)))}}}",
+        rf"\caption{{{_escaped(' '.join(filter(None, sentences)))}}}",
         rf"{fit}\begin{{tabular}}{{l{'r' * len(places)}}}",
         r"\toprule",
         *_heads(results, places),
@@ -65,7 +65,7 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
         label = (
             r"$\omega^0$" if row == START else NAMES.get(row, _escaped(row)) + (f"$^{stage}$" if both else "")
         )
-        triples = [_latex(of, column, row, stage, measure) for column, measure in places]
+        triples = [_latex(by_place, column, row, stage, measure) for column, measure in places]
         ours, *below = zip(*triples, strict=True)
         lines.append(" & ".join([label, *ours]) + r" \\")
         for small in filter(any, below):
@@ -77,46 +77,49 @@ def as_latex(cells: Sequence[Cell], results: Results, caption: str) -> str:
 
 
 def _heads(results: Results, places: Sequence[tuple[str, str]]) -> list[str]:
-    """Two lines: the data sets, and below each its partitions."""
+    """Two lines: the datasets, and below them their partitions."""
 
     def line(titles: Sequence[str]) -> str:
-        groups = [(title, len(list(of))) for title, of in groupby(titles)]
+        groups = [(title, len(list(equal))) for title, equal in groupby(titles)]
         return (
             " & ".join(["", *(rf"\multicolumn{{{wide}}}{{c}}{{{title}}}" for title, wide in groups)]) + r" \\"
         )
 
     settings = [results.settings[column] for column, _ in places]
-    data, epochs = [of["data"] for of in settings], [of["training"]["epochs"] for of in settings]
-    sets = [DATA.get(of["dataset"], _escaped(of["dataset"])) for of in data]
-    parts = [PARTITIONS.get(of["partition"], _escaped(of["partition"])) for of in data]
-    parts = [
-        part
-        + (f", m={of['clients']}" if of["clients"] != 10 else "")
-        + (f", E={passes}" if passes != 1 else "")
-        for part, of, passes in zip(parts, data, epochs, strict=True)
+    data, epochs = (
+        [column["data"] for column in settings],
+        [column["training"]["epochs"] for column in settings],
+    )
+    datasets = [DATA.get(column["dataset"], _escaped(column["dataset"])) for column in data]
+    partitions = [PARTITIONS.get(column["partition"], _escaped(column["partition"])) for column in data]
+    partitions = [
+        partition
+        + (f", m={column['clients']}" if column["clients"] != 10 else "")
+        + (f", E={count}" if count != 1 else "")
+        for partition, column, count in zip(partitions, data, epochs, strict=True)
     ]
-    return [line(sets), line(parts)]
+    return [line(datasets), line(partitions)]
 
 
 def _latex(
-    of: Mapping[tuple[str, str, int, str], Cell], column: str, row: str, stage: int, measure: str
+    cells: Mapping[tuple[str, str, int, str], Cell], column: str, row: str, stage: int, measure: str
 ) -> tuple[str, str, str]:
-    """Ours, the paper's and the difference, the deviation over clients in brackets."""
-    cell = of.get((column, row, stage, measure))
+    """Ours, the paper's and the difference, with the deviation over clients in brackets."""
+    cell = cells.get((column, row, stage, measure))
     if cell is None:
         return "--", "", ""
-    beside = of.get((column, row, stage, "r_acc_std")) if measure == "r_acc" else None
+    deviation = cells.get((column, row, stage, "r_acc_std")) if measure == "r_acc" else None
     ours, paper, apart = texts(cell)
     apart = "" if cell.difference is None else f"${apart.replace('−', '-')}$"
     ours = ours.replace(" ±", r"$\pm$").replace("−", "$-$").replace(" †", r"$^\dagger$")
     paper = "" if cell.paper is None else paper + ("$^r$" if cell.reverted else "")
-    if beside is not None:
-        ours += f"({number(beside.mean, 'r_acc_std')})"
-        paper += f"({number(beside.paper, 'r_acc_std')})" if paper and beside.paper is not None else ""
+    if deviation is not None:
+        ours += f"({number(deviation.mean, 'r_acc_std')})"
+        paper += f"({number(deviation.paper, 'r_acc_std')})" if paper and deviation.paper is not None else ""
     return ours, paper, apart
 
 
-WRITTEN = str.maketrans(
+ESCAPES = str.maketrans(
     {
         "&": r"\&",
         "%": r"\%",
@@ -132,4 +135,4 @@ WRITTEN = str.maketrans(
 
 
 def _escaped(text: str) -> str:
-    return text.translate(WRITTEN)
+    return text.translate(ESCAPES)

@@ -1,4 +1,4 @@
-"""The numbers that the FedOSD paper prints (Pan et al., AAAI 2025), to be put beside one's own."""
+"""The numbers that the FedOSD paper (Pan et al., AAAI 2025) prints, for comparison with our own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..core.registry import did_you_mean
 from .results import Result, Results
 
 PARTS = {"cifar100-test": "cifar100"}
-"""Data sets that stand in for another, of which they are a part."""
+"""Datasets that are a part of another and are compared with it."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """One row of one table in one setting; what is not printed there is None."""
+    """One row of one table in one setting; numbers that it does not print are None."""
 
     table: str
-    number: int  # of the table, as the paper counts
+    number: int  # of the table in the paper
     dataset: str
     partition: str
     clients: int
@@ -45,7 +45,10 @@ class Printed:
 @cache
 def _tables() -> dict[str, tuple[Printed, ...]]:
     tables = json.loads(Path(__file__).with_name("paper.json").read_text())
-    return {of["id"]: tuple(Printed(of["id"], of["number"], **cell) for cell in of["cells"]) for of in tables}
+    return {
+        table["id"]: tuple(Printed(table["id"], table["number"], **cell) for cell in table["cells"])
+        for table in tables
+    }
 
 
 def printed(table: str | None = None) -> tuple[Printed, ...]:
@@ -61,7 +64,7 @@ def printed(table: str | None = None) -> tuple[Printed, ...]:
 def lookup(
     *, dataset: str, partition: str, row: str, stage: int, clients: int = 10, epochs: int = 1
 ) -> list[Printed]:
-    """Each place where the paper prints this, in its order; none where it does not."""
+    """Every place where the paper prints this row, in its order."""
     wanted = (dataset, partition, row, stage, clients, epochs)
     return [p for p in printed() if (p.dataset, p.partition, p.row, p.stage, p.clients, p.epochs) == wanted]
 
@@ -70,7 +73,7 @@ MEASURED = tuple(field.name for field in fields(Printed) if field.default is Non
 
 
 def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -> Printed | None:
-    """What the paper prints for the settings of a column: each number of that table, else of the first."""
+    """The paper's numbers for the settings of a column, preferably from ``table``, else from the first."""
     data = settings["data"]
     found = lookup(
         dataset=PARTS.get(data["dataset"], data["dataset"]),
@@ -89,7 +92,7 @@ def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -
 
 @cache
 def as_results() -> Results:
-    """The same in the shape of finished runs; of two numbers for one, that of the earlier table."""
+    """The paper's numbers in the form of finished runs; if two tables differ, the earlier one counts."""
     found: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
     for entry in printed():
         values = {key: value for key in MEASURED if (value := getattr(entry, key)) is not None}
@@ -115,13 +118,13 @@ def as_results() -> Results:
 
 
 def _cost(values: dict[str, float]) -> dict[str, float]:
-    """Ours are the seconds of all, the paper's those of clients and server apart."""
-    both = values.get("seconds", 0.0) + values.get("seconds_server", 0.0)
-    return values | ({"seconds": both} if "seconds" in values else {})
+    """Our seconds are totals; the paper prints those of clients and server separately."""
+    total = values.get("seconds", 0.0) + values.get("seconds_server", 0.0)
+    return values | ({"seconds": total} if "seconds" in values else {})
 
 
 def _column(entry: Printed) -> str:
-    """As the protocol calls it."""
+    """The name of the column in the protocol."""
     clients = f"-m{entry.clients}" if entry.clients != 10 else ""
     epochs = f"-e{entry.epochs}" if entry.epochs != 1 else ""
     return f"{entry.dataset}-{entry.partition}{clients}{epochs}"

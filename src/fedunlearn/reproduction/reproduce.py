@@ -1,4 +1,4 @@
-"""The tables and figures of the paper by name: run, and shown beside its numbers."""
+"""Reproduces the tables and figures of the paper by name and compares them with its numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from . import gallery, latex, results, side_by_side
 EXPERIMENTS = Path(__file__).with_name("experiments")
 
 NUMBERED = re.compile(r"(Table|Figure)s? (\d+(?:(?:, | and )\d+)*)[:,]")
-"""How the title of a file begins that is a table or figure of the paper."""
+"""The start of the title of a file that is a table or figure of the paper."""
 
 
 def titles() -> dict[str, str]:
-    """What can be reproduced, and what each is, in the words of its file."""
+    """The tables and figures that can be reproduced, with the titles in their files."""
     files = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXPERIMENTS.glob("*.toml"))}
     return {
         name: text.partition("\n")[0].removeprefix("# ")
@@ -31,7 +31,7 @@ def titles() -> dict[str, str]:
 
 
 def named(name: str) -> str:
-    """What a table or figure is called here, whose number in the paper may be given: ``table6``."""
+    """The name of a table or figure here, from the same name or its number in the paper, like ``table6``."""
     known = titles()
     numbered = {
         f"{kind}{number}".lower(): file
@@ -42,7 +42,7 @@ def named(name: str) -> str:
     }
     if name not in known and name not in numbered:
         raise FedUnlearnError(
-            f"nothing of the paper is called {name!r}{did_you_mean(name, [*known, *numbered])}"
+            f"the paper has no table or figure {name!r}{did_you_mean(name, [*known, *numbered])}"
         )
     return name if name in known else numbered[name]
 
@@ -53,30 +53,30 @@ def plan(name: str, *, scale: str, only: list[str], seeds: int | None) -> Compar
 
 
 def check_scale(folder: Path, scale: str) -> None:
-    """Refuses a folder that holds runs of another scale, or by other rules than today's."""
+    """Rejects a folder with runs of another scale or of an older protocol."""
     if others := unlike(read_comparison(EXPERIMENTS / "protocol.toml", scale=scale), folder):
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise FedUnlearnError(
-            f"{others[0]}{more} was not run as scale {scale!r} of today's protocol has it: "
-            "remove what is old, or choose another folder with --out"
+            f"{others[0]}{more} does not match scale {scale!r} of the current protocol: "
+            "delete the old runs, or choose another folder with --out"
         )
 
 
 def collected(folder: Path, columns: Mapping[str, Collection], scale: str) -> results.Results:
-    """What a folder, whose runs have been read, holds by now."""
+    """The results so far of a folder whose runs have been read."""
     check_scale(folder, scale)
     return results.gather(folder, columns, scale)
 
 
 def beside(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:
-    """Its numbers beside the paper's: of all its rows, columns and seeds that have been run."""
+    """Our numbers and the paper's, for all rows, columns and seeds that have been run."""
     return side_by_side.side_by_side(found, comparison.requests, comparison.listed, comparison.printed)
 
 
 def write_tables(
     folder: Path, name: str, cells: list[side_by_side.Cell], found: results.Results
 ) -> list[Path]:
-    """The table as Markdown, CSV and LaTeX, and all results of the folder as JSON."""
+    """Writes the table as Markdown, CSV and LaTeX, and all results of the folder as JSON."""
     title = titles()[name]
     sizes = dict.fromkeys(side_by_side.size(found.settings[cell.column]) for cell in cells)
     caption = f"{title} Scale {found.scale}: {'; or '.join(sizes)}."
@@ -94,9 +94,9 @@ def write_tables(
 def draw(
     folder: Path, name: str, comparison: Comparison, found: results.Results
 ) -> tuple[list[Path], list[str]]:
-    """The figures that its file names, in ``figures`` of the folder, and why others could not be drawn."""
-    there = {run.column for run in found.runs if run.row in comparison.listed and not run.failed}
-    columns = [column for column in comparison.requests if column in there]
+    """Draws the figures of the comparison into ``figures``; returns their paths and the problems."""
+    finished = {run.column for run in found.runs if run.row in comparison.listed and not run.failed}
+    columns = [column for column in comparison.requests if column in finished]
     paths: list[Path] = []
     problems: list[str] = []
     for figure in comparison.figures:
@@ -111,7 +111,7 @@ def draw(
             try:
                 paths += gallery.draw(figure, found, part, comparison.listed, path)
             except FedUnlearnError as error:
-                if isinstance(error.__cause__, OSError):  # what cannot be written is no lack of results
+                if isinstance(error.__cause__, OSError):  # the disk, not the results, is the problem
                     raise
                 problems.append(f"{figure}: {error}")
     return paths, problems

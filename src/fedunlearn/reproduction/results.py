@@ -1,4 +1,4 @@
-"""Finished runs in two kilobytes each: what the tables and figures of the documentation are made from."""
+"""Finished runs in two kilobytes each: the source of the tables and figures in the documentation."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DIGITS = 5
 KNOWN = ConfigDict(extra="forbid")
 
 Scores = Mapping[str, float]
-"""Evaluated metrics by key; ``r_acc client-3`` is one client's."""
+"""Evaluated metrics by key; ``r_acc client-3`` is that of one client."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one run."""
+    """The result of one run."""
 
     __pydantic_config__: ClassVar = KNOWN
 
@@ -46,19 +46,19 @@ class Result:
     before: Scores
     """ω⁰."""
     unlearned: Scores
-    """At the end of unlearning; empty where a method has no such stage."""
+    """At the end of unlearning; empty if the method has no such stage."""
     recovered: Scores
-    """At the end of post-training; empty where it was not reached."""
+    """At the end of post-training; empty if it was not reached."""
     cost: Mapping[str, float]
-    """Sums over rounds; ``bytes_stored`` is the most at any time, ``conflicts`` a mean over unlearning."""
+    """Sums over rounds; ``bytes_stored`` is a maximum, ``conflicts`` a mean over unlearning."""
     course: Mapping[str, Sequence[float | None]]
-    """ASR, R-Acc and distance after so many ``rounds``, both stages counted."""
+    """ASR, R-Acc and distance by ``rounds``, counted over both stages."""
     turn: float = 0.0
-    """The round of these that ended unlearning; 0 where a method has no such stage."""
+    """The last round of unlearning; 0 if the method has no such stage."""
     stopped: bool = False
-    """Whether unlearning ended well before its rounds were up."""
+    """Whether unlearning stopped early without failing."""
     environment: str = ""
-    """The key of what made it."""
+    """The key of its environment."""
 
     @property
     def failed(self) -> bool:
@@ -66,32 +66,32 @@ class Result:
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """Its column, seed and row: one run is in each."""
+        """Column, seed and row, which identify a run."""
         return self.column, self.seed, self.row
 
     def stage(self, number: int) -> Scores:
-        """0 is before, 1 unlearned, 2 recovered; a failed run counts as it ended where it came no further."""
+        """The scores before (0), after unlearning (1) or recovery (2), or the last ones of a failed run."""
         reached = (self.before, self.unlearned, self.recovered)[number]
         return self.stage(number - 1) if self.failed and not reached and number else reached
 
 
 @dataclass(frozen=True)
 class Results:
-    """All finished runs of one scale, how they were set up, and the trials that chose their rates."""
+    """All finished runs of one scale, their settings, and the trials that chose their learning rates."""
 
     __pydantic_config__: ClassVar = KNOWN
 
     scale: Annotated[str, Field(pattern=r"^[\w-]+$")]
     settings: Mapping[str, Mapping[str, Any]]
-    """By column: the experiment without method and rates."""
+    """By column: the experiment without method and learning rates."""
     environments: Mapping[str, Mapping[str, str]]
-    """By the start of a hash of their text."""
+    """By the start of their hash."""
     trials: Mapping[str, Mapping[str, Mapping[str, float | None]]]
-    """Scores by column, row and rate; None where a trial failed."""
+    """Scores by column, row and rate; None if a trial failed."""
     runs: Sequence[Result]
 
     def of(self, column: str, row: str) -> list[Result]:
-        """One run for each seed."""
+        """The runs of a row in a column, one per seed."""
         return [run for run in self.runs if (run.column, run.row) == (column, row)]
 
 
@@ -102,7 +102,7 @@ def read_columns(folder: Path) -> dict[str, Collection]:
 
 
 def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Results:
-    """What a folder holds by now: the finished runs of its columns, and COLUMN/trials/ROW/RATE."""
+    """The results in a folder so far: the finished runs of its columns, and COLUMN/trials/ROW/RATE."""
     runs: list[Result] = []
     settings: dict[str, Mapping[str, Any]] = {}
     environments: dict[str, Mapping[str, str]] = {}
@@ -110,21 +110,20 @@ def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Resul
     for found in sorted(every, key=lambda run: run.folder):
         run = found.folder
         if not run.parent.name.removeprefix("seed-").isdecimal():
-            continue  # somebody's copy
+            continue  # a copy made by hand
         runs.append(summarise(found))
         if run.parent.name != f"seed-{runs[-1].seed}":
             raise FedUnlearnError(
-                f"{run} is a run of seed {runs[-1].seed}: remove it, or give its folder that name"
+                f"{run} is a run of seed {runs[-1].seed}: delete it, or move it to seed-{runs[-1].seed}"
             )
-        environments[runs[-1].environment] = read_json(
-            run / "environment.json"
-        )  # refused where it is missing
-        with _stated(run):
+        # An error if it is missing.
+        environments[runs[-1].environment] = read_json(run / "environment.json")
+        with _complete_config(run):
             setting = set_up(found.config)
         if not same_settings(settings.setdefault(runs[-1].column, setting), setting):
             raise FedUnlearnError(
-                f"{run} was run with other settings than the runs beside it, so they do not compare: "
-                "remove what is old, or choose another folder with --out"
+                f"{run} has other settings than the other runs of its column, so they cannot be compared: "
+                "delete the old runs, or choose another folder with --out"
             )
     trials: dict[str, dict[str, dict[str, float | None]]] = {}
     for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
@@ -134,14 +133,14 @@ def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Resul
 
 
 def set_up(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a configuration all rows of a column share, and may be shown."""
+    """The public part of a configuration that all rows of a column share."""
     shown = public(config)
     setting = {key: shown[key] for key in ("model", "data", "request", "backdoor", "training", "pretraining")}
     return setting | {key: config[key]["rounds"] for key in ("unlearning", "recovery")}
 
 
 def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two columns are set up alike; a setting that an older version did not have has its default."""
+    """Whether two columns have the same settings; settings missing in older files have their defaults."""
     return one == other or (bool(one) and bool(other) and _complete(one) == _complete(other))
 
 
@@ -160,7 +159,7 @@ def summarise(run: Run) -> Result:
     cost["bytes_stored"] = max((float(row.get("bytes_stored", 0)) for row in rows), default=0.0)
     cost |= {"conflicts": fmean(counted)} if counted else {}
     rates = [float(row["lr"]) for row in rows if "lr" in row]
-    with _stated(run.folder):
+    with _complete_config(run.folder):
         seed, planned = int(run.config["seed"]), float(run.config["unlearning"]["lr"])
     return Result(
         column=run.folder.parent.parent.name,
@@ -182,14 +181,12 @@ def summarise(run: Run) -> Result:
 
 
 @contextmanager
-def _stated(run: Path) -> Iterator[None]:
-    """Turns what a configuration lacks into one sentence."""
+def _complete_config(run: Path) -> Iterator[None]:
+    """Turns a missing setting into one clear sentence."""
     try:
         yield
     except KeyError as missing:
-        raise FedUnlearnError(
-            f"{run / 'experiment.json'} says nothing of {missing}: {RECOVERY_HINT}"
-        ) from None
+        raise FedUnlearnError(f"{run / 'experiment.json'} has no {missing}: {RECOVERY_HINT}") from None
 
 
 def _finite(value: float | int | str) -> float | None:
@@ -207,7 +204,7 @@ def _scores(evaluated: Sequence[Metrics]) -> Scores:
 
 
 def save(results: Results, path: Path) -> None:
-    """As JSON, one run on a line, so that a change shows which runs it changes."""
+    """Writes JSON with one run per line, so that a diff shows which runs changed."""
     head = {"format": FORMAT} | {key: value for key, value in asdict(results).items() if key != "runs"}
     lines = [f"{json.dumps(key)}: {_json(value)}," for key, value in head.items()]
     runs = ",\n".join(_json(asdict(run)) for run in results.runs)
@@ -219,11 +216,9 @@ def _json(value: object) -> str:
 
 
 def load(path: Path) -> Results:
-    """What ``save`` wrote."""
+    """Reads a file written by ``save``."""
     if not path.is_file():
-        raise FedUnlearnError(
-            f"there is no file {path}: name a results.json that `fedunlearn reproduce` wrote"
-        )
+        raise FedUnlearnError(f"{path} does not exist: name a results.json that `fedunlearn reproduce` wrote")
     values = read_json(path)
     try:
         if values.pop("format") != FORMAT:
@@ -231,14 +226,17 @@ def load(path: Path) -> Results:
         return TypeAdapter(Results).validate_json(json.dumps(values), strict=True)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise FedUnlearnError(
-            f"{path} holds no results of fedunlearn, or damaged ones: name a file that it wrote"
+            f"{path} is not a results file of fedunlearn, or it is damaged: name a file that "
+            "`fedunlearn reproduce` wrote"
         ) from None
 
 
 def joined(stored: Results, new: Results) -> Results:
-    """Both, the new where they have the same run, or set up its column otherwise."""
+    """Both combined; new runs replace stored ones of the same place, or of a column with other settings."""
     if stored.scale != new.scale:
-        raise FedUnlearnError(f"results of scale {new.scale!r} do not belong to those of {stored.scale!r}")
+        raise FedUnlearnError(
+            f"results of scale {new.scale!r} cannot be added to those of scale {stored.scale!r}"
+        )
     changed = {
         column
         for column, setting in stored.settings.items()
@@ -250,20 +248,20 @@ def joined(stored: Results, new: Results) -> Results:
     for run in runs.values():
         if rates.setdefault((run.column, run.row), run.rate) != run.rate:
             raise FedUnlearnError(
-                f"{run.column} of {run.row} would have seeds of two learning rates, whose mean says nothing: "
-                "run its other seeds at the new one too"
+                f"{run.row} in {run.column} would average seeds with two different learning rates: "
+                "run its other seeds at the new rate too"
             )
     tried = {column: rows for column, rows in stored.trials.items() if column not in changed}
     trials = {
         column: {**tried.get(column, {}), **new.trials.get(column, {})}
         for column in sorted({*tried, *new.trials})
     }
-    made_with = {**stored.environments, **new.environments}
+    environments = {**stored.environments, **new.environments}
     used = {run.environment for run in runs.values()}
     return Results(
         stored.scale,
         {**stored.settings, **new.settings},
-        {key: made_with[key] for key in sorted(used & made_with.keys())},
+        {key: environments[key] for key in sorted(used & environments.keys())},
         trials,
         [runs[place] for place in sorted(runs)],
     )

@@ -1,8 +1,8 @@
 """The results page of the documentation: tables from the stored results, written between markers.
 
-``python -m fedunlearn.reproduction.results_page docs/results.md`` renews the text between
-``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``results/*.json`` beside the page, and draws its
-figure. The text around the markers is written by hand.
+``python -m fedunlearn.reproduction.results_page docs/results.md`` updates the text between
+``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/*.json``, and draws the figure of the
+page. The text around the markers is written by hand.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Stored = Mapping[str, Results]
 
 
 def stored(folder: Path) -> dict[str, Results]:
-    """What the files of a folder hold."""
+    """The results in the files of a folder."""
     return {path.stem: load(path) for path in sorted(folder.glob("*.json"), reverse=True)}
 
 
 def renewed(page: str, results: Stored) -> str:
-    """A page with the text between its markers made anew."""
+    """The page with the text between its markers updated."""
 
     def make(found: re.Match[str]) -> str:
         part, words = found["part"], found["words"].split()
         if part not in PARTS:
-            raise FedUnlearnError(f"no part of a page is called {part!r}{did_you_mean(part, PARTS)}")
+            raise FedUnlearnError(f"unknown page part {part!r}{did_you_mean(part, PARTS)}")
         return f"{found['begin']}\n{PARTS[part](results, *words)}\n\n"
 
     return MARKED.sub(make, page)
@@ -58,25 +58,24 @@ def draw_figure(results: Stored, path: Path) -> Path:
     """The figure of the page as an SVG file."""
     scale, table, kind = FIGURE
     wanted, found = plan(table, scale=scale, only=[], seeds=None), results[scale]
-    there = [column for column in wanted.columns if column in found.settings]
-    drawn = draw(kind, found, there, wanted.listed, path.with_suffix(""))
-    for other in drawn:
+    columns = [column for column in wanted.columns if column in found.settings]
+    for other in draw(kind, found, columns, wanted.listed, path.with_suffix("")):
         if other != path:
             other.unlink()
     return path
 
 
 def _overview(results: Stored, scale: str, *tables: str) -> str:
-    """ASR / R-Acc of each method in each column, and the paper's in brackets."""
+    """ASR / R-Acc of each method in each column, with the paper's in brackets."""
     if scale not in results:
         return NOTHING
     cells = [cell for table in tables for cell in _cells(table, scale, results[scale])]
-    of = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
+    by_place = {(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}
     columns = list(dict.fromkeys(cell.column for cell in cells))
     rows = sorted(dict.fromkeys((cell.row, cell.stage) for cell in cells), key=lambda row: _order(row, cells))
 
     def both(column: str, row: str, stage: int) -> str:
-        pair = [of.get((column, row, stage, measure)) for measure in ("asr", "r_acc")]
+        pair = [by_place.get((column, row, stage, measure)) for measure in ("asr", "r_acc")]
         ours = " / ".join(number(cell.mean, cell.measure) for cell in pair if cell)
         theirs = " / ".join(
             number(cell.paper, cell.measure) for cell in pair if cell and cell.paper is not None
@@ -91,9 +90,9 @@ def _overview(results: Stored, scale: str, *tables: str) -> str:
 
 
 def _order(row: tuple[str, int], cells: list[Cell]) -> tuple[int, int]:
-    """ω⁰, methods of one stage, then all after unlearning, then all after post-training."""
-    of, stage = row
-    both = any(cell.row == of and cell.stage == 1 for cell in cells)
+    """Sorts ω⁰ first, then methods with one stage, then all after unlearning and after post-training."""
+    method, stage = row
+    both = any(cell.row == method and cell.stage == 1 for cell in cells)
     return (0 if stage == 0 else 2 + stage if both else 1, 0)
 
 
@@ -102,7 +101,7 @@ def _cells(table: str, scale: str, found: Results) -> list[Cell]:
 
 
 def _tables(results: Stored, scale: str, *names: str) -> str:
-    """Tables of the paper in full, with the commands that ran them."""
+    """The full tables of the paper, with the commands that produced them."""
     if scale not in results:
         return NOTHING
     found, parts = results[scale], []
@@ -124,12 +123,12 @@ def _tables(results: Stored, scale: str, *names: str) -> str:
 
 
 def _commands(table: str, scale: str, wanted: Comparison, found: Results) -> Iterator[str]:
-    """What ran the stored runs of a table: one command for columns with the same rows."""
-    alike: dict[tuple[str, ...], list[str]] = {}
+    """The commands that produced the stored runs of a table; columns with the same rows share one."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     for column in wanted.requests:
         if rows := tuple(row for row in wanted.listed if found.of(column, row)):
-            alike.setdefault(rows, []).append(column)
-    for rows, columns in alike.items():
+            groups.setdefault(rows, []).append(column)
+    for rows, columns in groups.items():
         seeds = max(len(found.of(column, row)) for column in columns for row in rows)
         only = [*([] if columns == [*wanted.requests] else columns), *([] if rows == wanted.listed else rows)]
         asked = "".join(f" --only {one}" for one in only)
@@ -142,16 +141,16 @@ def _claims(results: Stored, scale: str) -> str:
 
 
 def _agreement(results: Stored) -> str:
-    """How many claims hold, and how many accuracies are near the paper's, at each scale."""
+    """The number of claims that hold and of accuracies near the paper's, at each scale."""
     lines = [["Scale", "Claims", "Hold", "Fail", "Not run", "Seeds disagree"]]
     for scale, found in results.items():
         judged = judge(found)
         for kind in dict.fromkeys((*KINDS, *(one.kind for one in judged))):
-            of = [one for one in judged if one.kind == kind]
-            count = Counter(one.verdict for one in of)
+            group = [one for one in judged if one.kind == kind]
+            count = Counter(one.verdict for one in group)
             if not count[Verdict.HOLDS] + count[Verdict.FAILS]:
                 continue
-            divided = sum(not one.unanimous for one in of)
+            divided = sum(not one.unanimous for one in group)
             verdicts = (count[verdict] for verdict in (Verdict.HOLDS, Verdict.FAILS, Verdict.MISSING))
             lines.append([scale, kind, *map(str, verdicts), str(divided)])
     return "\n\n".join([markdown(lines), *(_near(scale, found) for scale, found in results.items())])
@@ -165,13 +164,13 @@ def _near(scale: str, found: Results) -> str:
     }
     hours = sum(run.cost["seconds"] for run in found.runs) / 3600
     return (
-        f"Scale `{scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request, without "
-        f"trials and pre-training. {counted(cells.values())}"
+        f"Scale `{scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request (without "
+        f"trials and pre-training). {counted(cells.values())}"
     )
 
 
 def _runs(results: Stored) -> str:
-    """What each stored file holds: columns, methods, seeds and runs."""
+    """The columns, methods, seeds and runs in each stored file."""
     if not results:
         return "No results are stored yet."
     lines = [["File", "Column", "Methods", "Seeds", "Runs"]]
@@ -185,14 +184,14 @@ def _runs(results: Stored) -> str:
 
 
 def _machines(results: Stored) -> str:
-    """What the stored results were made with."""
-    made_with = {
+    """The environments of the stored results."""
+    environments = {
         f"{one['cores']} cores ({one['cpu_capability']}), {one['system']}, torch {one['torch']}, "
         f"Python {one['python']}, fedunlearn {one['fedunlearn']}"
         for found in results.values()
         for one in found.environments.values()
     }
-    return "\n".join(f"- {one}" for one in sorted(made_with)) or "No results are stored yet."
+    return "\n".join(f"- {one}" for one in sorted(environments)) or "No results are stored yet."
 
 
 NOTHING = "Nothing has been run at this scale yet."
@@ -204,11 +203,11 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "runs": _runs,
     "machines": _machines,
 }
-"""What stands between markers, by name; the words of a marker are its arguments."""
+"""The generated parts by name; the words of a marker are the arguments."""
 
 
 def main(page: Path) -> None:
-    """Renews a page and its figure."""
+    """Updates a page and its figure."""
     results = stored(page.with_suffix(""))
     write(page, renewed(page.read_text(encoding="utf-8"), results).encode())
     draw_figure(results, page.parent / "figures/results.svg")

@@ -1,4 +1,4 @@
-"""Our numbers beside the paper's: ours, the paper's and the difference, in each of its tables."""
+"""Our numbers next to the paper's, with the difference, in each of its tables."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MEASURES = (
     *("asr", "r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "conflicts"),
     *("seconds", "seconds_server"),
 )
-"""The keys of what the paper prints; its seconds are those of the clients alone."""
+"""The keys of the numbers that the paper prints; its seconds are those of the clients alone."""
 NEAR = 0.05
-"""How far an accuracy may lie from the paper's to count as near."""
+"""The largest difference from the paper at which an accuracy counts as near."""
 
 START = "omega0"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of one row in one column, of each seed, and what the paper prints there."""
+    """One number of one row in one column, for each seed, and the paper's number."""
 
     column: str
     row: str
@@ -37,11 +37,11 @@ class Cell:
     paper: float | None
     rate: float
     failed: int = 0
-    """Seeds that failed: each counts as it ended."""
+    """The number of seeds that failed; each counts with its last number."""
     stops: tuple[float, ...] = ()
-    """Rounds after which seeds stopped unlearning early."""
+    """The rounds after which seeds stopped unlearning early."""
     reverted: bool = False
-    """The paper marks its number: ASR rose again in post-training."""
+    """Whether the paper marks its number: ASR rose again in post-training."""
 
     @property
     def mean(self) -> float:
@@ -49,31 +49,42 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Seconds of one machine less those of another would be no difference."""
+        """Ours minus the paper's; None for seconds, which depend on the machine."""
         return None if self.paper is None or self.measure.startswith("seconds") else self.mean - self.paper
 
 
 def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], table: str) -> list[Cell]:
     """Every number of a table that was run, in the order of the paper's rows.
 
-    A table that the paper does not print takes its numbers from the others, where they have any.
+    A table that the paper does not print takes the paper's numbers from its other tables.
     """
     measures = _measures(table)
     cells = []
     for column in columns:
         runs = {row: found for row in rows if (found := results.of(column, row))}
-        for row, stage, of in _ordered(runs):
+        for row, stage, seeds in _ordered(runs):
             paper = beside(results.settings[column], row, stage, table)
             for measure in measures:
-                ours = [(run, value) for run in of if (value := _value(run, stage, measure)) is not None]
+                ours = [(run, value) for run in seeds if (value := _value(run, stage, measure)) is not None]
                 if ours:
                     theirs = None if paper is None else getattr(paper, measure)
                     failed = sum(run.failed for run, _ in ours) if stage else 0
                     values = tuple(value for _, value in ours)
                     stops = tuple(sorted(run.turn for run, _ in ours if run.stopped)) if stage else ()
-                    risen = measure == "asr" and paper is not None and paper.reverted
+                    reverted = measure == "asr" and paper is not None and paper.reverted
                     cells.append(
-                        Cell(column, row, stage, measure, values, theirs, of[0].rate, failed, stops, risen)
+                        Cell(
+                            column,
+                            row,
+                            stage,
+                            measure,
+                            values,
+                            theirs,
+                            seeds[0].rate,
+                            failed,
+                            stops,
+                            reverted,
+                        )
                     )
     return cells
 
@@ -85,10 +96,10 @@ def _measures(table: str) -> Sequence[str]:
 
 
 def _ordered(runs: Mapping[str, Sequence[Result]]) -> Iterable[tuple[str, int, Sequence[Result]]]:
-    """ω⁰, methods of one stage, then the others after unlearning, then after post-training."""
+    """ω⁰, methods with one stage, then the others after unlearning, then after post-training."""
     if not runs:
         return
-    # The row with the most seeds says most about ω⁰.
+    # Use the row with the most seeds for ω⁰.
     yield START, 0, max(runs.values(), key=len)
     single = [row for row, found in runs.items() if not any(run.unlearned for run in found)]
     yield from ((row, 2, runs[row]) for row in single)
@@ -107,25 +118,25 @@ def _value(run: Result, stage: int, measure: str) -> float | None:
 
 def grid(cells: Sequence[Cell], column: str) -> list[list[str]]:
     """Header and lines of one column, for a terminal or Markdown."""
-    of = {(cell.row, cell.stage, cell.measure): cell for cell in cells if cell.column == column}
-    measures = [measure for measure in MEASURES if any(key[2] == measure for key in of)]
+    by_place = {(cell.row, cell.stage, cell.measure): cell for cell in cells if cell.column == column}
+    measures = [measure for measure in MEASURES if any(key[2] == measure for key in by_place)]
     header = ["", *(text for measure in measures for text in (title(measure), "paper", "Δ")), "η"]
     lines = []
-    for row, stage in dict.fromkeys(key[:2] for key in of):
-        triples = [texts(of.get((row, stage, measure))) for measure in measures]
-        rate = next(cell.rate for key, cell in of.items() if key[:2] == (row, stage))
+    for row, stage in dict.fromkeys(key[:2] for key in by_place):
+        triples = [texts(by_place.get((row, stage, measure))) for measure in measures]
+        rate = next(cell.rate for key, cell in by_place.items() if key[:2] == (row, stage))
         shown = [text for triple in triples for text in triple]
         lines.append([name(row, stage, cells), *shown, f"{rate:g}" if stage else "–"])
     return [header, *lines]
 
 
 def title(measure: str) -> str:
-    """A measure as tables call it."""
+    """The name of a measure in tables."""
     return "Client seconds" if measure == "seconds" else metric(measure).title
 
 
 def name(row: str, stage: int, cells: Sequence[Cell]) -> str:
-    """A row as tables call it: ¹ and ² where it has both stages."""
+    """The name of a row in tables, marked ¹ or ² if it has both stages."""
     if row == START:
         return "ω⁰"
     both = any(cell.row == row and cell.stage == 1 for cell in cells)
@@ -143,7 +154,7 @@ def texts(cell: Cell | None) -> tuple[str, str, str]:
 
 
 def number(value: float, measure: str, *, signed: bool = False) -> str:
-    """As the paper writes it: .851 for a share, two digits for conflicts, whole seconds."""
+    """A number in the paper's format: .851 for a share, two digits for conflicts, whole seconds."""
     share = metric(measure).unit == "share"
     text = f"{abs(value):.{3 if share else metric(measure).digits}f}"
     if share:
@@ -153,35 +164,35 @@ def number(value: float, measure: str, *, signed: bool = False) -> str:
 
 
 def meaning(cells: Sequence[Cell]) -> str:
-    """What a table's numbers are."""
-    said = (
+    """Explains the numbers of a table."""
+    sentences = (
         averaged(cells),
-        "Δ is ours less the paper's, before rounding."
+        "Δ is ours minus the paper's, before rounding."
         if any(cell.difference is not None for cell in cells)
         else "",
         staged(cells),
-        "std is the deviation over clients (of a population)." if has_deviation(cells) else "",
-        "η is the learning rate of the first round, chosen by trials where the method has one to choose.",
+        "std is the population standard deviation over clients." if has_deviation(cells) else "",
+        "η is the learning rate of the first round, chosen by trials unless the method fixes it.",
         failures(cells),
         stops(cells),
     )
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, sentences))
 
 
 def has_deviation(cells: Sequence[Cell]) -> bool:
-    """Whether a table has the deviation over clients."""
+    """Whether a table shows the deviation over clients."""
     return any(cell.measure == "r_acc_std" for cell in cells)
 
 
 def staged(cells: Sequence[Cell]) -> str:
-    """What ¹ and ² mark, where they do."""
+    """Explains ¹ and ², if the table uses them."""
     return (
         "¹ is the end of unlearning, ² the end of post-training." if any(c.stage == 1 for c in cells) else ""
     )
 
 
 def averaged(cells: Sequence[Cell]) -> str:
-    """Over how many seeds."""
+    """The number of seeds behind our numbers."""
     seeds: dict[str, dict[str, int]] = {}
     for cell in cells:
         rows = seeds.setdefault(cell.column, {})
@@ -189,7 +200,7 @@ def averaged(cells: Sequence[Cell]) -> str:
     whole = {column: max(rows.values()) for column, rows in seeds.items()}
     most = max(whole.values(), default=0)
     if most < 2:
-        return "Ours is one seed."
+        return "Our numbers are from one seed."
     fewer = [f"{column} ({count})" for column, count in whole.items() if count < most]
     fewer += [
         f"{row} in {column} ({count})"
@@ -198,31 +209,31 @@ def averaged(cells: Sequence[Cell]) -> str:
         if count < whole[column]
     ]
     return (
-        f"Ours is the mean ± standard deviation (of a sample, n − 1) over {most} seeds"
-        + (f"; over fewer: {', '.join(fewer)}" if fewer else "")
+        f"Our numbers are means ± sample standard deviations (n − 1) over {most} seeds"
+        + (f", or over fewer: {', '.join(fewer)}" if fewer else "")
         + "."
     )
 
 
 def failures(cells: Sequence[Cell]) -> str:
-    """What † marks, where there is one."""
+    """Explains †, if the table uses it."""
     failed: dict[str, tuple[int, int]] = {}
     for cell in cells:
         where = f"{cell.row} in {cell.column}"
         if cell.failed:
             failed[where] = max(failed.get(where, (0, 0)), (cell.failed, len(cell.ours)))
-    said = ", ".join(f"{where} ({count} of {seeds})" for where, (count, seeds) in failed.items())
-    return f"† Failed, and counts as it ended: {said}." if said else ""
+    text = ", ".join(f"{where} ({count} of {seeds})" for where, (count, seeds) in failed.items())
+    return f"† Failed runs, counted with their last numbers: {text}." if text else ""
 
 
 def stops(cells: Sequence[Cell]) -> str:
-    """Whose unlearning ended before its rounds were up, where anybody's did."""
+    """Names the runs whose unlearning stopped early, if any."""
     early = {f"{cell.row} in {cell.column}": cell for cell in cells if cell.stops}
-    said = ", ".join(
+    text = ", ".join(
         f"{where} ({len(cell.stops)} of {len(cell.ours)}, after {_span(cell.stops)})"
         for where, cell in early.items()
     )
-    return f"Unlearning ended before its rounds were up: {said}." if said else ""
+    return f"Unlearning stopped early: {text}." if text else ""
 
 
 def _span(rounds: Sequence[float]) -> str:
@@ -231,9 +242,9 @@ def _span(rounds: Sequence[float]) -> str:
 
 
 def counted(cells: Iterable[Cell]) -> str:
-    """How many numbers there are, and how many accuracies are near those that the paper prints."""
+    """The number of numbers, and of accuracies near those that the paper prints."""
     cells = list(cells)
-    apart = {
+    differences = {
         title(key): [
             abs(cell.difference) for cell in cells if cell.measure == key and cell.difference is not None
         ]
@@ -241,28 +252,30 @@ def counted(cells: Iterable[Cell]) -> str:
         if metric(key).unit == "share" and key != "r_acc_std"
     }
     near = {
-        name: (sum(round(of, 9) <= NEAR for of in gaps), len(gaps)) for name, gaps in apart.items() if gaps
+        name: (sum(round(gap, 9) <= NEAR for gap in gaps), len(gaps))
+        for name, gaps in differences.items()
+        if gaps
     }
     if not near:
         return f"{len(cells)} numbers; the paper prints no accuracy for them."
-    close, beside = (sum(pair) for pair in zip(*near.values(), strict=True))
+    close, compared = (sum(pair) for pair in zip(*near.values(), strict=True))
     return (
-        f"{len(cells)} numbers; the paper prints {beside} of the accuracies among them, "
-        f"and {close} of ours are within ±{NEAR:.2f} of its: "
-        + ", ".join(f"{name} {of} of {all_}" for name, (of, all_) in near.items())
+        f"{len(cells)} numbers; the paper prints {compared} of the accuracies among them, "
+        f"and {close} of ours are within ±{NEAR:.2f} of the paper's: "
+        + ", ".join(f"{name} {count} of {total}" for name, (count, total) in near.items())
         + "."
     )
 
 
 def setup(settings: Mapping[str, Any]) -> str:
-    """How a column was run, in one line."""
+    """The settings of a column, in one line."""
     data = settings["data"]
     what = (data["dataset"], data["partition"], f"{data['clients']} clients", settings["model"])
     return f"{', '.join(what)}, {size(settings)}"
 
 
 def size(settings: Mapping[str, Any]) -> str:
-    """How much of the data, and how many rounds."""
+    """The share of the data and the number of rounds."""
     fraction, epochs = settings["data"]["fraction"], settings["training"]["epochs"]
     return (
         f"{'all' if fraction == 1 else f'{100 * fraction:g} %'} of the examples, "
@@ -273,7 +286,7 @@ def size(settings: Mapping[str, Any]) -> str:
 
 
 def as_markdown(cells: Sequence[Cell], results: Results) -> str:
-    """A table for each column, with how it was run, and what the numbers are."""
+    """A table for each column with its settings, and an explanation of the numbers."""
     columns = dict.fromkeys(cell.column for cell in cells)
     parts = [
         f"**{column}**, scale {results.scale}: {setup(results.settings[column])}.\n\n"
@@ -284,7 +297,7 @@ def as_markdown(cells: Sequence[Cell], results: Results) -> str:
 
 
 def as_csv(cells: Iterable[Cell], scale: str) -> str:
-    """One number on a line."""
+    """One line per number."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(

@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims: each judged by results and by the paper's own numbers."""
+"""Verdicts on the paper's claims, judged by our results and by the paper's own numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .results import Results
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim in one column; ``on_paper`` is the same check of the paper's own numbers."""
+    """The verdict on a claim in one column; ``on_paper`` is the same check on the paper's own numbers."""
 
     claim: Claim
     column: str
     alone: Sequence[Verdict]
-    """Of each seed that decides by itself, or lacks only what all lack; the verdict is that of means."""
+    """The verdicts of single seeds, except those that lack numbers; ``verdict`` uses the means."""
     verdict: Verdict
     evidence: str
     on_paper: Verdict
@@ -35,7 +35,7 @@ class Judgement:
 
 
 def judge(results: Results) -> list[Judgement]:
-    """Every claim in every column that it is about."""
+    """Every claim in every column that it concerns."""
     alone = [
         replace(results, runs=[run for run in results.runs if run.seed == seed])
         for seed in sorted({run.seed for run in results.runs})
@@ -45,7 +45,7 @@ def judge(results: Results) -> list[Judgement]:
 
 def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results]) -> Judgement:
     verdict, texts, lacking = claim.check(results, column)
-    found = [claim.check(of, column) for of in alone]
+    found = [claim.check(seed, column) for seed in alone]
     votes = [one.verdict for one in found if one.verdict is not Verdict.MISSING or one.missing == lacking]
     on_paper, printed, _ = claim.check(as_results(), column)
     return Judgement(
@@ -60,7 +60,7 @@ def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results
 
 
 def tally(judgements: Sequence[Judgement]) -> str:
-    """How many hold and fail, each kind counted apart."""
+    """The number of claims that hold and fail, by kind."""
     return " ".join(
         f"Of {kind}, {_count([one for one in judgements if one.kind == kind])}."
         for kind in (*KINDS, ELSEWHERE)
@@ -82,7 +82,7 @@ def _count(judgements: Sequence[Judgement]) -> str:
 
 
 def markdown(judgements: Sequence[Judgement]) -> str:
-    """How many hold, then what fails, what holds and what was not run."""
+    """The counts, then the claims that fail, that hold and that were not run."""
     parts = [tally(judgements)]
     for verdict, title in ((Verdict.FAILS, "Fails"), (Verdict.HOLDS, "Holds")):
         judged = [one for one in judgements if one.verdict is verdict]
@@ -91,27 +91,32 @@ def markdown(judgements: Sequence[Judgement]) -> str:
     for one in judgements:
         if one.verdict is Verdict.MISSING:
             unseen[one.claim.id].append(one.column)
-    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, columns in unseen.items():
-        alike[tuple(columns)].append(f"`{name}`")
-    parts += [f"Not run in {', '.join(columns)}: {', '.join(names)}." for columns, names in alike.items()]
-    denied = [
+        groups[tuple(columns)].append(f"`{name}`")
+    parts += [f"Not run in {', '.join(columns)}: {', '.join(names)}." for columns, names in groups.items()]
+    unsupported = [
         f"`{one.claim.id}` in {one.column} ({one.paper_evidence})"
         for one in judgements
         if one.verdict is Verdict.MISSING and one.on_paper is Verdict.FAILS
     ]
     parts += (
-        [f"Of what was not run, the paper's own numbers do not show: {'; '.join(denied)}."] if denied else []
+        [f"Not run, and not supported by the paper's own numbers: {'; '.join(unsupported)}."]
+        if unsupported
+        else []
     )
     return "\n\n".join(parts)
 
 
 def _table(judgements: Iterable[Judgement]) -> str:
-    lines = ["| claim | column | seeds that agree | numbers | the paper's own |", "|---|---|---:|---|---|"]
-    told: set[str] = set()
+    lines = [
+        "| claim | column | seeds that agree | our numbers | the paper's numbers |",
+        "|---|---|---:|---|---|",
+    ]
+    explained: set[str] = set()
     for one in judgements:
-        sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in told else ""
-        told.add(one.claim.id)
+        sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in explained else ""
+        explained.add(one.claim.id)
         agree = f"{sum(vote is one.verdict for vote in one.alone)} of {len(one.alone)}"
         lines.append(
             f"| {' | '.join((f'`{one.claim.id}`{sentence}', one.column, agree, one.evidence, _own(one)))} |"
@@ -121,5 +126,5 @@ def _table(judgements: Iterable[Judgement]) -> str:
 
 def _own(one: Judgement) -> str:
     if one.on_paper is Verdict.FAILS:
-        return f"do not show it: {one.paper_evidence}"
-    return "not printed" if one.on_paper is Verdict.MISSING else "show it"
+        return f"do not support it: {one.paper_evidence}"
+    return "not printed" if one.on_paper is Verdict.MISSING else "support it"

@@ -103,12 +103,13 @@ def comparison_page(collection: Collection) -> dict[str, Any]:
 
 def _ranked(rows: Rows) -> str:
     forgot, judgement = rows.judgement.forgot, rows.judgement
-    if judgement.of is None or not forgot or len(forgot) == len(rows.finished):
+    if judgement.metric is None or not forgot or len(forgot) == len(rows.finished):
         return ""
-    of = judgement.of
+    score = judgement.metric
     if judgement.aim is not None:
-        return f"Best of the {len(forgot)} rows that end near the {of.title} of retraining."
-    return f"Best of the {len(forgot)} rows that end with {of.title} of at most {of.text(judgement.limit)}."
+        return f"Best of the {len(forgot)} rows that end near the {score.title} of retraining."
+    limit = score.text(judgement.limit)
+    return f"Best of the {len(forgot)} rows that end with {score.title} of at most {limit}."
 
 
 def _best(rows: Rows) -> list[Card]:
@@ -116,44 +117,47 @@ def _best(rows: Rows) -> list[Card]:
     judgement = rows.judgement
     chosen = [row for row in rows.finished if row in judgement.forgot] or list(rows.finished)
     cards = []
-    if judgement.of is not None and judgement.judged:
+    if judgement.metric is not None and judgement.judged:
         values = {row: judgement.memories[row].end for row in chosen if row in judgement.judged}
-        cards.append(_remembered(judgement.of, values, judgement.aim))
+        cards.append(_remembered(judgement.metric, values, judgement.aim))
     keys = [rows.utility, f"{rows.utility}_worst"] if rows.utility else []
     for key in (*keys, "conflicts", "local_trainings", "bytes", "seconds"):
-        of = metric(str(key))
-        found = {row: value for row in chosen if (value := mean(rows.numbers[row], of.key)) is not None}
-        if found and of.better in ("lower", "higher"):
-            best = (max if of.better == "higher" else min)(found.values())
-            cards.append(_card(of, found, best))
+        score = metric(str(key))
+        found = {row: value for row in chosen if (value := mean(rows.numbers[row], score.key)) is not None}
+        if found and score.better in ("lower", "higher"):
+            best = (max if score.better == "higher" else min)(found.values())
+            cards.append(_card(score, found, best))
     return cards
 
 
-def _remembered(of: Metric, values: Mapping[str, float], aim: float | None) -> Card:
+def _remembered(score: Metric, values: Mapping[str, float], aim: float | None) -> Card:
     if aim is None:
-        return _card(of, values, min(values.values()))
+        return _card(score, values, min(values.values()))
     best = min(values.values(), key=lambda value: abs(value - aim))
-    card = _card(of, values, best)
+    card = _card(score, values, best)
     return Card(
-        f"{of.title} closest to retraining", of.key, card.value, f"{card.note} (retraining {of.text(aim)})"
+        f"{score.title} closest to retraining",
+        score.key,
+        card.value,
+        f"{card.note} (retraining {score.text(aim)})",
     )
 
 
-def _card(of: Metric, values: Mapping[str, float], best: float) -> Card:
+def _card(score: Metric, values: Mapping[str, float], best: float) -> Card:
     rows = [row for row, value in values.items() if value == best]
     who = ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
-    counted = of.title if of.title.startswith("MB") else of.title.lower()
-    lowest = f"Fewest {counted}" if of.unit in FEWEST else f"Lowest {of.title}"
-    highest = "Best worst client" if of.key.endswith("_worst") else f"Highest {of.title}"
-    return Card(highest if of.better == "higher" else lowest, of.key, of.text(best), who)
+    counted = score.title if score.title.startswith("MB") else score.title.lower()
+    lowest = f"Fewest {counted}" if score.unit in FEWEST else f"Lowest {score.title}"
+    highest = "Best worst client" if score.key.endswith("_worst") else f"Highest {score.title}"
+    return Card(highest if score.better == "higher" else lowest, score.key, score.text(best), who)
 
 
 def _results(rows: Rows) -> Grid:
     """ω⁰ and every row after each stage; several seeds are shown as mean ± standard deviation."""
-    columns = result_columns(of for found in rows.numbers.values() for of in found)
+    columns = result_columns(run for runs in rows.numbers.values() for run in runs)
 
     def cells(found: Sequence[Numbers]) -> list[Cell]:
-        return [cell(of, found) for of in columns]
+        return [cell(column, found) for column in columns]
 
     lines: list[tuple[str, int | None, Cell, list[Cell]]] = [
         (name, None, Cell("–"), cells(start)) for name, start in rows.starts.items()
@@ -172,7 +176,7 @@ def _results(rows: Rows) -> Grid:
         f"After unlearning (¹) and after post-training (²){spread}",
         "Row",
         [*([] if plain else [Heading("Ended", "ended")]), *map(heading, columns)],
-        [(name, place, of if plain else [end, *of]) for name, place, end, of in lines],
+        [(name, place, shown if plain else [end, *shown]) for name, place, end, shown in lines],
     )
 
 
@@ -256,10 +260,10 @@ def _curve(runs: Sequence[Run], key: str) -> dict[float, float]:
 
 def _axes(rows: Rows) -> tuple[plots.Axis, plots.Axis]:
     """The axes of forgetting and utility that cover the points of the trade-off."""
-    of_rows = [*(rows.numbers[row] for row in rows.finished), *rows.starts.values()]
+    shown = [*(rows.numbers[row] for row in rows.finished), *rows.starts.values()]
 
     def seen(key: str) -> list[float]:
-        return [of[name] for found in of_rows for of in found for name in (key, f"{key}_1") if name in of]
+        return [run[name] for runs in shown for run in runs for name in (key, f"{key}_1") if name in run]
 
     forgetting, utility = str(rows.forgetting), str(rows.utility)
     x = plots.roots() if metric(forgetting).unit == "share" else plots.amounts(seen(forgetting))
@@ -270,19 +274,19 @@ def _scatter(rows: Rows) -> dict[str, Any] | None:
     """The axes of the trade-off, which direction is better, and the level of retraining."""
     if not rows.forgetting or not rows.utility:
         return None
-    (x, y), judgement, of = _axes(rows), rows.judgement, metric(rows.forgetting)
+    (x, y), judgement, score = _axes(rows), rows.judgement, metric(rows.forgetting)
     aim = judgement.aim
     better = "Up and left is better."
-    if of.better == "retraining":
+    if score.better == "retraining":
         better = (
-            f"Higher and closer to the line is better; the line is the {of.title} of retraining."
+            f"Higher and closer to the line is better; the line is the {score.title} of retraining."
             if aim is not None
-            else f"Without a retrain row, neither side is better: {of.title} has no good value in itself."
+            else f"Without a retrain row, neither side is better: {score.title} has no good value in itself."
         )
     return {
         "x": x.marks(),
         "y": y.marks(),
-        "x_title": of.title + (" (square-root scale)" if of.unit == "share" else ""),
+        "x_title": score.title + (" (square-root scale)" if score.unit == "share" else ""),
         "y_title": metric(rows.utility).title,
         "better": better,
         "aim": None if aim is None else x.place(aim),
@@ -300,8 +304,8 @@ def _points(rows: Rows) -> list[Point]:
         return None if remembered is None or kept is None else (x.place(remembered), y.place(kept))
 
     def described(name: str, found: Sequence[Numbers], stage: str) -> str:
-        values = ((metric(of), mean(found, of + stage) or 0.0) for of in (key, utility))
-        return f"{name}: " + ", ".join(f"{of.title} {of.text(value)}" for of, value in values)
+        values = ((metric(name), mean(found, name + stage) or 0.0) for name in (key, utility))
+        return f"{name}: " + ", ".join(f"{score.title} {score.text(value)}" for score, value in values)
 
     points = []
     for row in rows.finished:

@@ -50,18 +50,18 @@ def _cards(run: Run) -> list[Card]:
     """Key numbers at the end, each with its earlier values."""
     cards = []
     for key in filter(None, (run.forgetting, run.utility, f"{run.utility}_worst", "distance")):
-        of = metric(key)
+        score = metric(key)
         steps = [(label, float(row[key])) for label, row in run.stages.items() if key in row]
         if steps:
-            before = ", ".join(f"{label} {of.text(value)}" for label, value in steps[:-1])
-            plot = course(f"course-{key}", of.title, [run], [key])
-            cards.append(Card(of.title, key, of.text(steps[-1][1]), before, plot))
+            before = ", ".join(f"{label} {score.text(value)}" for label, value in steps[:-1])
+            plot = course(f"course-{key}", score.title, [run], [key])
+            cards.append(Card(score.title, key, score.text(steps[-1][1]), before, plot))
     return cards + _conflict_card(run) + _cost_cards(run)
 
 
 def _conflict_card(run: Run) -> list[Card]:
     """Conflicts of the first stage that counts them; the card names the stage."""
-    of = metric("conflicts")
+    score = metric("conflicts")
     counts = [
         (str(row["stage"]), float(row["conflicts"])) for row in run.stages.values() if "conflicts" in row
     ]
@@ -69,9 +69,9 @@ def _conflict_card(run: Run) -> list[Card]:
         return []
     (stage, value), *others = counts
     most = max(float(row.get("conflicts", 0)) for row in run.rows)
-    note = ", ".join(f"{name} {of.text(count)}" for name, count in others)
+    note = ", ".join(f"{name} {score.text(count)}" for name, count in others)
     note = f"{note}; maximum per round {most:g}" if note else f"maximum per round {most:g}"
-    return [Card(f"{of.title} in {stage}", "conflicts", of.text(value), note)]
+    return [Card(f"{score.title} in {stage}", "conflicts", score.text(value), note)]
 
 
 def _cost_cards(run: Run) -> list[Card]:
@@ -88,10 +88,17 @@ def _cost_cards(run: Run) -> list[Card]:
 def _stage_table(run: Run) -> Grid:
     columns = [column(key) for key in stage_keys(run.stages)]
     lines = [
-        (label, None, [cell(of, [{of.key: float(row[of.key])}] if of.key in row else []) for of in columns])
+        (
+            label,
+            None,
+            [
+                cell(shown, [{shown.key: float(row[shown.key])}] if shown.key in row else [])
+                for shown in columns
+            ],
+        )
         for label, row in run.stages.items()
     ]
-    return Grid("The last evaluated round of each stage", "Stage", [heading(of) for of in columns], lines)
+    return Grid("The last evaluated round of each stage", "Stage", list(map(heading, columns)), lines)
 
 
 def _clients(run: Run) -> Grid | None:
@@ -147,8 +154,12 @@ def course(
         if values
     ]
     share = all(metric(name).unit == "share" for name in metrics)
-    y = plots.shares(()) if share else plots.amounts(value for of in found.values() for value in of.values())
-    last = max((at for of in found.values() for at in of), default=1)
+    y = (
+        plots.shares(())
+        if share
+        else plots.amounts(value for values in found.values() for value in values.values())
+    )
+    last = max((at for values in found.values() for at in values), default=1)
     edges = plots.borders(max(runs, key=lambda run: run.turn).rows)
     ends = (f"{runs[0].utility}_worst", f"{runs[0].utility}_best")
     around = (series(runs, ends[0]), series(runs, ends[1])) if band else None

@@ -41,17 +41,17 @@ class Grid:
     lines: Sequence[tuple[str, int | None, Sequence[Cell]]]
 
 
-def heading(of: Column) -> Heading:
+def heading(column: Column) -> Heading:
     """The heading of a column of numbers."""
-    return Heading(of.title, of.metric.key)
+    return Heading(column.title, column.metric.key)
 
 
-def cell(of: Column, found: Sequence[Numbers], most: float | None = None) -> Cell:
+def cell(column: Column, found: Sequence[Numbers], most: float | None = None) -> Cell:
     """The mean over runs with its deviation, and a bar if the largest mean is given."""
-    values = [numbers[of.key] for numbers in found if of.key in numbers]
+    values = [numbers[column.key] for numbers in found if column.key in numbers]
     if not values:
         return Cell("–")
-    text, spread = mean_text(of.metric, values)
+    text, spread = mean_text(column.metric, values)
     middle = fmean(values)
     return Cell(text, middle, None if most is None else 100 * middle / (most or 1), spread=spread)
 
@@ -61,14 +61,14 @@ def bars(caption: str, first: str, rows: Mapping[str, Sequence[Numbers]], places
     every = [numbers for found in rows.values() for numbers in found]
     counted = [column("conflicts")] if any(numbers.get("conflicts") for numbers in every) else []
     columns = [*counted, *cost_columns(every)]
-    most = {of.key: max(mean(found, of.key) or 0.0 for found in rows.values()) for of in columns}
+    most = {shown.key: max(mean(found, shown.key) or 0.0 for found in rows.values()) for shown in columns}
     spans = any("r_acc_worst" in numbers for numbers in every)
     lines = []
     for row, found in rows.items():
-        cells = [cell(of, found, most[of.key]) for of in columns]
+        cells = [cell(shown, found, most[shown.key]) for shown in columns]
         lines.append((row, places.get(row), [span(found), *cells] if spans else cells))
     clients = Heading("Worst – mean – best", "r_acc_worst")
-    headings = [heading(of) for of in columns]
+    headings = [heading(shown) for shown in columns]
     return Grid(caption, first, [clients, *headings] if spans else headings, lines)
 
 
@@ -84,9 +84,15 @@ def span(found: Sequence[Numbers]) -> Cell:
 def heat(caption: str, first: str, rows: Sequence[tuple[str, int | None, Metrics]]) -> Grid | None:
     """Each retained client's accuracy in a shaded cell; None if no row has measured clients."""
     found = [(name, place, by_client(row)) for name, place, row in rows]
-    known = sorted({client for *_, of in found for client in of}, key=lambda client: (len(client), client))
+    known = sorted(
+        {client for *_, values in found for client in values}, key=lambda client: (len(client), client)
+    )
     headings = [Heading(client.replace("-", " "), "clients") for client in known]
-    lines = [(name, place, [_shaded(of.get(client)) for client in known]) for name, place, of in found if of]
+    lines = [
+        (name, place, [_shaded(values.get(client)) for client in known])
+        for name, place, values in found
+        if values
+    ]
     return Grid(caption, first, headings, lines) if lines else None
 
 

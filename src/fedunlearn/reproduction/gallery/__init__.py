@@ -1,7 +1,7 @@
 """Figures of a comparison, from its results alone.
 
-Each is written as SVG and PDF beside ``path``, which has no suffix; drawn twice, it has the same bytes. Rows
-that have no runs to show are named below the figure.
+Each is written as SVG and PDF at ``path``, which has no suffix; the same results give the same bytes. Rows
+without runs are named below the figure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OF_EACH: Mapping[str, Callable[[Results, str, Sequence[str], Path], list[Path]]]
 def draw(
     figure: str, results: Results, columns: Sequence[str], rows: Sequence[str], path: Path
 ) -> list[Path]:
-    """The figure of that name: one of all columns, or, where it has room for one, one for each."""
+    """Draws the named figure: one for all columns, or one per column, depending on the figure."""
     if figure in OF_ALL:
         return OF_ALL[figure](results, columns, rows, path)
     return [

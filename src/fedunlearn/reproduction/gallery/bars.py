@@ -22,7 +22,7 @@ COSTS = ("local_trainings", "seconds", "bytes", "bytes_stored")
 
 
 def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
-    """Retained clients that a step of unlearning harms, ours above the paper's number where it prints one."""
+    """Retained clients harmed by an unlearning step; our number above the paper's, if it prints one."""
     shown = [select(results, column, rows) for column in columns]
     counted = {
         run.row for of in shown for runs in of.runs.values() for run in runs if "conflicts" in run.cost
@@ -60,7 +60,7 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
         _named_bars(grid[0, 0], [shown[0].styles[row].name for row in kept])
         note(
             figure,
-            "Filled: ours. Hatched: as the paper prints it" if printed else "",
+            "Filled: ours. Hatched: the paper's" if printed else "",
             spread(shown, "whiskers"),
             f"Not counted: {', '.join(uncounted)}" if uncounted else "",
             *missing(shown),
@@ -75,7 +75,7 @@ def _printed(results: Results, column: str, row: str) -> float | None:
 
 
 def costs(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
-    """What each row cost after the request: local trainings, seconds, and megabytes sent and stored."""
+    """The costs of each row after the request: local trainings, seconds, and megabytes sent and stored."""
     shown = select(results, column, rows)
     with drawing() as pyplot:
         figure, grid = pyplot.subplots(
@@ -113,7 +113,7 @@ def _bar(
     *,
     hollow: bool = False,
 ) -> None:
-    """The mean as a bar with its number, and a whisker from the lowest to the highest of several values."""
+    """The mean as a bar with its number; with several values, a whisker from the lowest to the highest."""
     if not values:
         return
     middle = fmean(values)
@@ -145,5 +145,5 @@ def _hundredths(value: float) -> str:
 
 
 def _amount(value: float) -> str:
-    """Whole, and with a tenth below ten."""
+    """Without decimals; one decimal below ten."""
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"

@@ -1,6 +1,6 @@
-"""A figure of the retained clients, one by one, from the results of a comparison.
+"""A heat map of the accuracy of each retained client.
 
-It shows one seed: with another, a client of the same number holds other data.
+It shows one seed, because the client of the same number holds other data with another seed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.patches import Rectangle
 
 FEW = 12
-"""More clients than these need the width of a page for each stage."""
+"""With more clients, each stage needs the width of a page."""
 
 
 def clients(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
-    """A heat map of rows and retained clients after each stage, ω⁰ first; cells are accuracies in percent."""
+    """A heat map of rows and retained clients after each stage, with ω⁰ first; accuracies in percent."""
     shown = _clientwise(results, column, rows)
     many = len(_clients(shown)) > FEW
     with drawing() as pyplot:
@@ -88,14 +88,14 @@ def _clientwise(results: Results, column: str, rows: Sequence[str]) -> Selection
     shown = select(results, column, rows, alone=True)
     if not _clients(shown):
         raise FedUnlearnError(
-            f"the runs of column {column!r} do not say what each client has: run them anew, "
-            "with a fedunlearn that writes r_acc CLIENT"
+            f"the runs of column {column!r} have no accuracy of each client: run them again with a "
+            "version of fedunlearn that writes r_acc CLIENT"
         )
     return shown
 
 
 def _clients(shown: Selection) -> list[str]:
-    """All clients that any row measured at its end, in the order of their numbers."""
+    """All clients that any row measured at its end, in numerical order."""
     together = {
         f"r_acc {client}": accuracy
         for runs in shown.runs.values()
@@ -108,6 +108,6 @@ def _note(figure: Figure, shown: Selection) -> None:
     seeds = sorted({runs[0].seed for runs in shown.runs.values()})
     note(
         figure,
-        f"Seed {' and '.join(map(str, seeds))} only, because the clients of another hold other data",
+        f"Seed {' and '.join(map(str, seeds))} only, because clients hold other data with another seed",
         shown.missing,
     )

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 MEASURES = ("asr", "r_acc", "distance")
 FAR = 12
-"""Distances whose largest is so many times the smallest are drawn on a logarithmic axis."""
+"""The ratio of the largest to the smallest distance from which on the axis is logarithmic."""
 
 
 def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> list[Path]:
-    """ASR, R-Acc and distance over both stages; a marker on each line where its unlearning ends.
+    """ASR, R-Acc and distance over both stages; a marker on each line shows the end of unlearning.
 
-    Post-training begins where it was planned to, also after unlearning that stopped before, or took several
-    rounds for one. Methods without unlearning begin with a new model, not with ω⁰.
+    Post-training is drawn from the planned round on, even if unlearning stopped early or took more rounds.
+    Methods without unlearning start from a new model, not from ω⁰.
     """
     shown = select(results, column, rows)
     planned = results.settings.get(column, {}).get("unlearning")
@@ -51,7 +51,7 @@ def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> li
         if planned:
             _stages(grid.flat, planned)
         early = [
-            f"{shown.styles[row].name} post-trains from round {max(run.turn for run in runs) + 1:.0f} on"
+            f"{shown.styles[row].name} starts post-training in round {max(run.turn for run in runs) + 1:.0f}"
             for row, runs in shown.runs.items()
             if planned and _short(runs, planned)
         ]
@@ -61,7 +61,7 @@ def curves(results: Results, column: str, rows: Sequence[str], path: Path) -> li
 
 
 def _stages(grid: Iterable[Axes], planned: float) -> None:
-    """A line where unlearning is planned to end, and the stages' names above."""
+    """A line at the planned end of unlearning, and the names of the stages above."""
     top, *others = grid
     for axes in (top, *others):
         axes.axvline(planned, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
@@ -71,14 +71,17 @@ def _stages(grid: Iterable[Axes], planned: float) -> None:
 
 
 def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> list[tuple[float, float, Style]]:
-    """One line for each row, and where it ends."""
+    """Draws one line for each row; returns the ends of the lines."""
     found = {row: course for row, runs in shown.runs.items() if (course := _course(runs, key, planned))}
     lasts = {row: fmean(list(course.values())[-1]) for row, course in found.items()}
     axes.set_ylabel(metric(key).title)
     if key != "distance":
         axes.set_ylim(-0.03, 1.03)
     elif max(lasts.values()) > FAR * min(lasts.values()) > 0:
-        found = {row: {at: of for at, of in course.items() if fmean(of) > 0} for row, course in found.items()}
+        found = {
+            row: {at: values for at, values in course.items() if fmean(values) > 0}
+            for row, course in found.items()
+        }
         axes.set_yscale("log")
         axes.set_ylabel(f"{metric(key).title} (log)")
     for row, course in reversed(list(found.items())):
@@ -98,7 +101,7 @@ def _lines(axes: Axes, key: str, shown: Selection, planned: float | None) -> lis
 
 
 def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[float, list[float]]:
-    """By round the values of all runs."""
+    """The values of all runs, by round."""
     each = [
         {
             at: value
@@ -112,5 +115,5 @@ def _course(runs: Sequence[Result], key: str, planned: float | None) -> dict[flo
 
 
 def _short(runs: Sequence[Result], planned: float) -> bool:
-    """Whether a method's unlearning is planned to be shorter than that of the others, not ended early."""
+    """Whether a method has fewer unlearning rounds by design, rather than because it stopped early."""
     return 0 < max(run.turn for run in runs) < planned and not any(run.stopped for run in runs)

@@ -1,4 +1,4 @@
-"""Names at the ends of lines, placed so that none covers another."""
+"""Labels at the ends of lines, placed without overlap."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation
 
-ASIDE = 1.08
-"""Where names stand, in widths of the axes."""
+LABEL_X = 1.08
+"""Horizontal position of the labels, in widths of the axes."""
 
 GAP = 8.2
-"""Points from one name to the next."""
+"""Vertical distance between labels, in points."""
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The places, moved as little as it takes to have a gap between any two; in the same order."""
+    """The positions, moved as little as necessary to be at least ``gap`` apart, in the same order."""
     order = sorted(range(len(places)), key=lambda at: places[at])
     blocks: list[list[float]] = []
     for rank, at in enumerate(order):
@@ -36,9 +36,9 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def ends(figure: Figure, panels: Sequence[tuple[Axes, Sequence[tuple[float, float, Style]]]]) -> None:
-    """Names at the right of lines that end at the given points, spread so that none covers another."""
+    """Writes labels to the right of lines that end at the given points, without overlap."""
     written = [
-        [_name(axes, x, y, of) for x, y, of in sorted(lines, key=lambda line: line[1])]
+        [_name(axes, x, y, style) for x, y, style in sorted(lines, key=lambda line: line[1])]
         for axes, lines in panels
     ]
     figure.draw_without_rendering()
@@ -47,15 +47,15 @@ def ends(figure: Figure, panels: Sequence[tuple[Axes, Sequence[tuple[float, floa
         onto = axes.transData + axes.transAxes.inverted()
         places = [float(onto.transform(name.xy)[1]) for name in names]
         for name, place in zip(names, apart(places, GAP / height, 0.02, 0.98), strict=True):
-            name.set_position((ASIDE, place))
+            name.set_position((LABEL_X, place))
 
 
-def _name(axes: Axes, x: float, y: float, of: Style) -> Annotation:
-    line = {"arrowstyle": "-", "color": of.colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2}
+def _name(axes: Axes, x: float, y: float, style: Style) -> Annotation:
+    line = {"arrowstyle": "-", "color": style.colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2}
     return axes.annotate(
-        of.name,
+        style.name,
         (x, y),
-        xytext=(ASIDE, 0.5),
+        xytext=(LABEL_X, 0.5),
         textcoords="axes fraction",
         va="center",
         fontsize=SMALL,

@@ -1,4 +1,4 @@
-"""The radar of the paper: how far apart the retained clients end."""
+"""The paper's radar chart: the spread of the retained clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ POLYGONS = {
 
 
 def radar(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
-    """Best, mean and worst retained client after unlearning, a spoke for each row and one for ω⁰.
+    """Best, mean and worst retained client after unlearning, with a spoke for each row and one for ω⁰.
 
-    A row of one stage is shown at its end.
+    A row with one stage is shown at its end.
     """
     shown = [select(results, column, rows) for column in columns]
     with drawing() as pyplot:

@@ -1,4 +1,4 @@
-"""What all figures share: colours, one style for each method, notes, and how they are written."""
+"""What all figures share: colours, a style for each method, notes and file formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES: tuple[Any, ...] = ((0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
 COLUMN, PAGE = 3.4, 7.0
-"""Width in inches of a column of print, and of a page."""
+"""Width of a printed column and of a page, in inches."""
 
 PRINT: dict[str, Any] = {
     "font.size": 8,
@@ -42,7 +42,7 @@ SMALL = 7
 
 @dataclass(frozen=True)
 class Style:
-    """How one method looks in every figure."""
+    """The look of a method in every figure."""
 
     name: str
     colour: str
@@ -51,11 +51,11 @@ class Style:
 
 
 def style(row: str, rows: Iterable[str] = ()) -> Style:
-    """Known methods look the same everywhere; others, after them, by their order among ``rows``."""
+    """The style of a row: fixed for known methods, by their order among ``rows`` for others."""
     known = [*NAMES, *sorted(set(rows) - NAMES.keys())]
     number = known.index(row)
     turn = number // len(PALETTE)
-    # The variants of FedOSD are in the second turn: moved on by one, none has its colour.
+    # Shift the colours in each turn, so that no variant of FedOSD (second turn) has its colour.
     return Style(
         NAMES.get(row, row),
         PALETTE[(number + turn) % len(PALETTE)],
@@ -75,7 +75,7 @@ def vectors(figure: Figure, path: Path) -> list[Path]:
 
 
 def note(figure: Figure, *sentences: str) -> None:
-    """What a reader must know, in small letters below the figure."""
+    """Writes notes in small type below the figure."""
     text = ". ".join(sentence for sentence in sentences if sentence)
     if text:
         wrapped = textwrap.fill(text + ".", int(22.5 * figure.get_figwidth()))
@@ -83,7 +83,7 @@ def note(figure: Figure, *sentences: str) -> None:
 
 
 def legend(figure: Figure, entries: Mapping[str, Artist]) -> None:
-    """Names above a figure in which they have no room, in as few lines as fit."""
+    """Writes a legend above the figure, in as few lines as fit."""
     across = 4 if figure.get_figwidth() < PAGE else 8
     lines = ceil(len(entries) / across)
     figure.legend(

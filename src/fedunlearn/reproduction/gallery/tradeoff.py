@@ -1,4 +1,4 @@
-"""The figure of what methods trade: forgetting against utility."""
+"""The figure of the trade-off between forgetting and utility."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def tradeoff(results: Results, columns: Sequence[str], rows: Sequence[str], path: Path) -> list[Path]:
-    """Forgetting against utility; an arrow leads from the end of unlearning to that of post-training."""
+    """Forgetting against utility, with an arrow from the end of unlearning to the end of post-training."""
     shown = [select(results, column, rows) for column in columns]
     across = min(len(shown), 3)
     down = ceil(len(shown) / across)
@@ -57,7 +57,7 @@ def tradeoff(results: Results, columns: Sequence[str], rows: Sequence[str], path
 
 
 def _points(axes: Axes, shown: Selection) -> dict[str, Artist]:
-    """Draws the rows of one column; returns the last mark of each by its name."""
+    """Draws the rows of one column; returns the last mark of each row by name."""
     _root_scale(axes)
     entries: dict[str, Artist] = {}
     for row, runs in shown.runs.items():
@@ -88,7 +88,7 @@ def _points(axes: Axes, shown: Selection) -> dict[str, Artist]:
 
 
 def _root_scale(axes: Axes) -> None:
-    """Percentages on a square-root scale, which spreads the small ones."""
+    """Percentages on a square-root scale, which spreads small values."""
     axes.set_xscale("function", functions=(_root, _square))
     axes.set_xlim(-0.001, 1)
     marks = (0, 0.03, 0.15, 0.3, 0.6, 1)

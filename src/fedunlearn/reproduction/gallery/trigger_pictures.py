@@ -1,4 +1,4 @@
-"""The backdoor's trigger on a picture of each data set."""
+"""The backdoor's trigger on an image of each dataset."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .style import COLUMN, SMALL, drawing, vectors
 
 
 def triggers(pairs: Mapping[str, tuple[Examples, Examples]], path: Path) -> list[Path]:
-    """By data set a clean picture and the triggered one, with the label that it has and the one it gets.
+    """A clean and a triggered image of each dataset, with the original label and the new one.
 
-    Pictures come as models see them: the clean one is stretched from black to white, its twin with it.
+    The images are transformed as for training; the range of the clean one is mapped to black and white.
     """
     if not pairs:
-        raise FedUnlearnError("there is no picture to show: name at least one data set")
+        raise FedUnlearnError("there is no image to show: name at least one dataset")
     with drawing() as pyplot:
         figure, grid = pyplot.subplots(
             2,
@@ -28,8 +28,8 @@ def triggers(pairs: Mapping[str, tuple[Examples, Examples]], path: Path) -> list
         for (name, (clean, triggered)), (above, below) in zip(pairs.items(), grid.T, strict=True):
             before, after = clean.x[0], triggered.x[0]
             low, high = float(before.min()), float(before.max())
-            for axes, picture in ((above, before), (below, after)):
-                shown = ((picture - low) / ((high - low) or 1)).clamp(0, 1).permute(1, 2, 0).numpy()
+            for axes, image in ((above, before), (below, after)):
+                shown = ((image - low) / ((high - low) or 1)).clamp(0, 1).permute(1, 2, 0).numpy()
                 axes.imshow(shown.squeeze(-1) if shown.shape[-1] == 1 else shown, "gray", vmin=0, vmax=1)
                 axes.set_xticks([])
                 axes.set_yticks([])
