@@ -8,25 +8,27 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def accuracies(name: str) -> list[tuple[float, float]]:
+def accuracies(name: str, folder: Path) -> list[tuple[float, float]]:
     """What an example prints: accuracy of the forgotten client and of the retained ones, line by line."""
-    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=True, cwd=folder
+    )
     return [
         (float(a), float(b))
         for a, b in re.findall(r"forgotten client ([\d.]+) +retained clients ([\d.]+)", done.stdout)
     ]
 
 
-def test_fedosd_in_a_plain_training_loop():
-    trained, unlearned, recovered = accuracies("own_loop.py")
+def test_fedosd_in_a_plain_training_loop(tmp_path):
+    trained, unlearned, recovered = accuracies("own_loop.py", tmp_path)
     assert trained[0] > 0.9
     assert unlearned[0] < 0.1
     assert recovered[0] < 0.1
     assert recovered[1] >= trained[1] - 0.02
 
 
-def test_own_model_and_tensors():
-    trained, unlearned, recovered = accuracies("own_model.py")
+def test_own_model_and_tensors(tmp_path):
+    trained, unlearned, recovered = accuracies("own_model.py", tmp_path)
     assert trained[0] > 0.6
     assert unlearned[0] < 0.1
     assert recovered[0] < 0.15

@@ -86,7 +86,7 @@ def test_a_comparison_has_every_row_with_its_spread(page, comparison):
         "1 of 3 finished rows end with an ASR of at most 10.0%",
         "mean ± standard deviation of 2 runs",
         "method-00 1.5% ±0.7",
-        "fedunlearn compare comparison.toml --seeds 2",
+        "fedunlearn compare comparison.toml --out again --seeds 2",
         "Lowest ASR",
     ):
         assert words in text

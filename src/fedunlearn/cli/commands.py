@@ -27,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog="Example: fedunlearn demo --seed 2")(runs.demo)
 app.command(epilog="Example: fedunlearn run experiments/fedosd.toml data.partition=iid seed=2")(runs.run)

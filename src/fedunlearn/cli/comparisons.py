@@ -12,7 +12,7 @@ import typer
 from .console import out, print_list, print_table, print_text
 from .ending import Interrupted, fail
 from .options import Out, Track, Use, Workers
-from .runs import in_folder_name, listening, write_html
+from .runs import default_folder, listening, write_html
 
 if TYPE_CHECKING:
     from ..comparison import Comparison
@@ -53,8 +53,7 @@ def compare(
     wanted = read_comparison(
         experiment, overrides or [], scale=scale, only=only or [], seeds=seeds, use=use or []
     )
-    name = [wanted.name, *([scale] if scale else []), *map(in_folder_name, overrides or [])]
-    folder = folder or Path("runs") / "-".join(name)
+    folder = folder or default_folder([wanted.name, *([scale] if scale else []), *(overrides or [])])
 
     _carry_out(wanted, folder, workers, track)
     for column in wanted.columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -25,8 +25,9 @@ def methods(
         return
     entry = method.entry(name)
     needs = {kind for phase in entry.make(Schedule()) for kind in phase.needs}
+    types = get_type_hints(entry.make)
     options = [
-        f"{parameter.name} = {parameter.default!r}"
+        f"{parameter.name} = {parameter.default!r}{_choices(types.get(parameter.name))}"
         for parameter in inspect.signature(entry.make).parameters.values()
         if parameter.default is not parameter.empty
     ]
@@ -36,8 +37,14 @@ def methods(
         "online": entry.about.get("online", "-"),
         "needs": ", ".join(sorted(needs)) or "-",
         "options": "\n".join(options) or "-",
+        "about options": " ".join((inspect.getdoc(entry.make) or "-").replace("``", "").split()),
     }
     print_list(["method", name], about.items())
+
+
+def _choices(annotation: object) -> str:
+    """The values that an option takes, where it takes only some."""
+    return f"  ({', '.join(map(str, get_args(annotation)))})" if get_origin(annotation) is Literal else ""
 
 
 def datasets() -> None:

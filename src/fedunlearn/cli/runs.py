@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from ..core import Event, Listener
     from ..experiment import Experiment
     from ..report import Collection
+
+
+LONGEST_NAME = 100
+"""Letters of a run folder's name; file systems take 255 bytes."""
 
 
 def demo(
@@ -55,7 +60,7 @@ def run(
     from ..experiment import read
 
     wanted = read(experiment, overrides or [], use=use or [])
-    folder = folder or Path("runs") / "-".join([wanted.name, *map(in_folder_name, overrides or [])])
+    folder = folder or default_folder([wanted.name, *(overrides or [])])
     _carry_out(wanted, folder, workers, track)
 
 
@@ -192,6 +197,9 @@ def _unfinished(folder: Path, experiment: Experiment) -> bool:
     return bool(config == experiment.model_dump(mode="json")) and not (folder / "outcome.json").exists()
 
 
-def in_folder_name(override: str) -> str:
-    """An override as a part of a folder's name."""
-    return "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in override)
+def default_folder(parts: Sequence[str]) -> Path:
+    """A folder named after an experiment and its overrides; a long name ends in a digest instead."""
+    name = "-".join("".join(c if c.isalnum() or c in "=.-" else "_" for c in part) for part in parts)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256('-'.join(parts).encode()).hexdigest()[:8]}"
+    return Path("runs") / name

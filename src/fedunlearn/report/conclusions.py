@@ -159,7 +159,9 @@ def verdict(run: Run) -> str:
         sentences.append("Compare it with a retrain run: lower is not better.")
     coverage = float(run.evaluated[-1].get("coverage", 1.0))
     if coverage < 1:
-        sentences.append(f"Only {metric('coverage').text(coverage)} of the retained clients replied.")
+        unheard = ", ".join(map(str, run.outcome.get("unheard", [])))
+        never = f"; {unheard} never did, so no step could take them into account" if unheard else ""
+        sentences.append(f"Only {metric('coverage').text(coverage)} of the retained clients replied{never}.")
     return " ".join(sentences)
 
 

@@ -18,15 +18,36 @@ def recipes(collection: Collection) -> list[tuple[str, str, str]]:
     alone = len(collection.rows) == 1
     named = {"experiment" if alone else _file_name(row): runs for row, runs in collection.rows.items()}
     return [
-        (f"{name}.toml", toml(run.config), f"fedunlearn run {name}.toml")
+        _script(name, run.config) if run.config.get("kind") == "server" else _single(name, run.config)
         for name, runs in named.items()
         for run in runs[:1]
     ]
 
 
+def _single(name: str, config: Mapping[str, Any]) -> tuple[str, str, str]:
+    settings = {key: value for key, value in config.items() if key != "use"}
+    return f"{name}.toml", toml(settings), f"fedunlearn run {name}.toml --out again{_own_code(config)}"
+
+
+def _script(name: str, config: Mapping[str, Any]) -> tuple[str, str, str]:
+    text = json.dumps(config, indent=2, ensure_ascii=False)
+    return f"{name}.json", text, "run the Python script that made this run again, in another folder"
+
+
+def _own_code(config: Mapping[str, Any]) -> str:
+    """The files of the user's own code, whose paths a report does not show."""
+    return " --use YOUR_FILE.py" * len(config.get("use") or [])
+
+
 def _comparison(collection: Collection) -> tuple[str, str, str]:
     """The most common settings, then the changes of each row; the row's name is its default method."""
-    rows = {row: {**runs[0].config} for row, runs in collection.rows.items()}
+    first = collection.runs[0].config
+    if first.get("kind") == "server":
+        return _script("comparison", first)
+    rows = {
+        row: {key: value for key, value in runs[0].config.items() if key != "use"}
+        for row, runs in collection.rows.items()
+    }
     seeds = {run.seed for run in collection.runs}
     for config in rows.values():
         config.pop("seed", None)
@@ -43,7 +64,8 @@ def _comparison(collection: Collection) -> tuple[str, str, str]:
             del changes["method"]
     text = toml({**nested(common), "seed": min(seeds), "methods": differing})
     several = f" --seeds {max(seeds) - min(seeds) + 1}" if len(seeds) > 1 else ""
-    return "comparison.toml", text, f"fedunlearn compare comparison.toml{several}"
+    command = f"fedunlearn compare comparison.toml --out again{several}{_own_code(first)}"
+    return "comparison.toml", text, command
 
 
 def toml(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> str:
