@@ -177,7 +177,7 @@ class _Run:
             after = _finished(phase, before, after)
         seconds = clock.seconds()
 
-        heard = {c for each in exchanges for c in each.replies if c in self.request.retained}
+        heard = {c for each in exchanges for c in each.replies}.intersection(self.request.retained)
         moved = replace(
             progress,
             elapsed_rounds=progress.elapsed_rounds + (not after.status.failed),
@@ -296,7 +296,7 @@ class _Run:
         if jobs and not replies:
             why = next(replies.missing[client].detail for client in jobs)
             raise MissingReply(f"nobody answered in {where} ({why}): resume later")
-        asked = [client for client in jobs if client in learners]
+        asked = set(learners).intersection(jobs)
         answered = sum(client in replies for client in asked)
         least = min(self.participation.minimum, len(asked))
         if answered < least:
