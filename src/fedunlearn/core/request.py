@@ -63,6 +63,11 @@ class Request:
             )
         if not isinstance(self.params, Tensor) or self.params.ndim != 1:
             raise FedUnlearnError("params must be one vector: make it with fedunlearn.flatten(model)")
+        if self.params.dtype not in (torch.float32, torch.float64):
+            raise FedUnlearnError(
+                f"params are {str(self.params.dtype).removeprefix('torch.')}, too coarse to unlearn with: "
+                "make them with fedunlearn.flatten(model.float())"
+            )
         expected = sum(shape.numel() for shape in self.shapes.values())
         if self.shapes and expected != len(self.params):
             raise FedUnlearnError(
