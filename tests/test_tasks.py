@@ -394,3 +394,60 @@ def test_losses_that_cannot_be_used_are_refused(losses, said):
 def test_a_scale_that_is_no_length_is_refused(scale):
     with pytest.raises(FedUnlearnError, match=r"scale = .*: it must be"):
         Regression(scale)
+
+
+def overriding(base: type[Task], **methods: object) -> Task:
+    return type("Own", (base,), methods)()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_of_the_package_with_other_losses_trains_forgets_and_measures_with_them(name):
+    case = CASES[name]
+    batch = (case.x, case.y)
+
+    def losses(self, model, batch):
+        return 3 * super(type(self), self).losses(model, batch)
+
+    own, plain = overriding(type(case.task), losses=losses), type(case.task)()
+    three = 3 * plain.losses(case.model, batch)
+    assert torch.equal(own.measure(case.model, batch)[0], three)
+    assert own.measure(case.model, batch)[1].keys() == case.scores.keys()
+    assert torch.allclose(own.loss(case.model, batch), three.mean())
+    assert torch.allclose(own.unlearning_loss(case.model, batch), unlearning_transform(three).mean())
+    assert own.criterion("task") is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_of_the_package_with_other_scores_reports_them(name):
+    case = CASES[name]
+    own = overriding(type(case.task), scores=lambda self, model, batch: {"mine": torch.ones(3)})
+    assert own.measure(case.model, (case.x, case.y))[1].keys() == {"mine"}
+
+
+@pytest.mark.parametrize("task", [Classification, LanguageModel])
+def test_logits_of_ones_own_are_used_everywhere(task):
+    case = CASES["classification" if task is Classification else "language model"]
+    batch = (case.x, case.y)
+
+    def logits(self, model, batch):
+        return 2 * super(type(self), self).logits(model, batch)
+
+    own = overriding(task, logits=logits)
+    expected = cross_entropy(2 * task().logits(case.model, batch), task().labels(batch), reduction="none")
+    assert torch.equal(own.losses(case.model, batch), expected)
+    assert torch.equal(own.measure(case.model, batch)[0], expected)
+    assert torch.allclose(own.loss(case.model, batch), expected.mean())
+    assert torch.allclose(own.unlearning_loss(case.model, batch), unlearning_transform(expected).mean())
+
+
+@pytest.mark.parametrize("loss", ["task", "uce", "unlikelihood"])
+@pytest.mark.parametrize("what", ["losses", "logits", "loss", "unlearning_loss"])
+def test_what_a_subclass_overrides_counts_on_a_perceptron(what, loss):
+    def nothing(self, *given):
+        return 0 * getattr(super(type(self), self), what)(*given)
+
+    model = seeded(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES)))
+    federation = Sequential(model, {"a": (X, Y)}, task=overriding(Classification, **{what: nothing}))
+    (reply,) = federation.exchange({"a": train(flatten(model), loss)}, Terms(lr=0.1)).values()
+    uses = {"loss": {"task"}, "unlearning_loss": {"uce", "unlikelihood"}}.get(what, {loss})
+    assert bool(reply.moved.any()) is (loss not in uses)

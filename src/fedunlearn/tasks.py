@@ -93,21 +93,36 @@ class Classification(LabelTask):
         return cross_entropy(self.logits(model, batch), self.labels(batch), reduction="none")
 
     def scores(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        return self.measure(model, batch)[1]
+        return _hits(self.logits(model, batch), self.labels(batch))
 
     def measure(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        if not _inherits(self, Classification, "losses", "scores"):
+            return super().measure(model, batch)
         logits, labels = self.logits(model, batch), self.labels(batch)
-        return cross_entropy(logits, labels, reduction="none"), {"accuracy": logits.argmax(1) == labels}
+        return cross_entropy(logits, labels, reduction="none"), _hits(logits, labels)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not _inherits(self, Classification, "losses"):
+            return super().loss(model, batch)
         return cross_entropy(self.logits(model, batch), self.labels(batch))
 
     def unlearning_loss(self, model: nn.Module, batch: Batch, constant: float = 2.0) -> Tensor:
         """Exact where the probability of the label rounds to 1, unlike the transform of the loss."""
+        if not _inherits(self, Classification, "losses"):
+            return super().unlearning_loss(model, batch, constant)
         return unlearning_cross_entropy(self.logits(model, batch), self.labels(batch), constant=constant)
 
     def criterion(self, loss: str) -> Criterion | None:
-        return _CRITERIA.get(loss)
+        return _CRITERIA.get(loss) if type(self) is Classification else None
+
+
+def _inherits(task: Task, shipped: type[Task], *methods: str) -> bool:
+    """Whether a task has these methods from a class of this module, whose shortcuts agree with them."""
+    return all(getattr(type(task), name) is getattr(shipped, name) for name in methods)
+
+
+def _hits(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    return {"accuracy": logits.argmax(1) == labels}
 
 
 def _unlikelihood(output: Tensor, labels: Tensor) -> Tensor:
@@ -129,12 +144,16 @@ class MultiLabel(Task):
     input: str | None = None
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self.measure(model, batch)[0]
+        return self._both(model, batch)[0]
 
     def scores(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        return self.measure(model, batch)[1]
+        return self._both(model, batch)[1]
 
     def measure(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        shortcut = _inherits(self, MultiLabel, "losses", "scores")
+        return self._both(model, batch) if shortcut else super().measure(model, batch)
+
+    def _both(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         logits, labels = predict(model, batch, self.label, self.input), target(batch, self.label)
         _require_alike(logits, labels)
         losses = binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
@@ -163,6 +182,8 @@ class Regression(Task):
         return {"mse": self._squares(model, batch)}
 
     def measure(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        if not _inherits(self, Regression, "losses", "scores"):
+            return super().measure(model, batch)
         squares = self._squares(model, batch)
         return squares / (2 * self.scale**2), {"mse": squares}
 
@@ -191,39 +212,39 @@ class LanguageModel(LabelTask):
     input: str | None = None
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self._rows(model, batch)[0]
-
-    def labels(self, batch: Batch) -> Tensor:
-        labels = self._following(batch)
-        return labels[labels != self.ignore_index]
-
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        return cross_entropy(*self._rows(model, batch), reduction="none")
-
-    def scores(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        return self.measure(model, batch)[1]
-
-    def measure(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        logits, labels = self._rows(model, batch)
-        return cross_entropy(logits, labels, reduction="none"), {"accuracy": logits.argmax(1) == labels}
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        losses = self.losses(model, batch)
-        return losses.sum() / max(1, losses.numel())  # a batch without labels teaches nothing
-
-    def unlearning_loss(self, model: nn.Module, batch: Batch, constant: float = 2.0) -> Tensor:
-        return unlearning_cross_entropy(*self._rows(model, batch), constant=constant)
-
-    def _rows(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits and label of every token to learn."""
+        """A row for every token to learn."""
         output, labels = predict(model, batch, self.label, self.input), self._following(batch)
         if output.ndim != 3 or output.shape[:2] != (labels.shape[0], labels.shape[1] + 1):
             raise FedUnlearnError(
                 f"the model returns {_kind(output)} for labels of shape "
                 f"({labels.shape[0]}, {labels.shape[1] + 1}): a language model returns (N, T, vocabulary)"
             )
-        learned = labels != self.ignore_index
-        return output[:, :-1][learned], labels[learned]
+        return output[:, :-1][labels != self.ignore_index]
+
+    def labels(self, batch: Batch) -> Tensor:
+        labels = self._following(batch)
+        return labels[labels != self.ignore_index]
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        return cross_entropy(self.logits(model, batch), self.labels(batch), reduction="none")
+
+    def scores(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        return _hits(self.logits(model, batch), self.labels(batch))
+
+    def measure(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        if not _inherits(self, LanguageModel, "losses", "scores"):
+            return super().measure(model, batch)
+        logits, labels = self.logits(model, batch), self.labels(batch)
+        return cross_entropy(logits, labels, reduction="none"), _hits(logits, labels)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        losses = self.losses(model, batch)
+        return losses.sum() / max(1, losses.numel())  # a batch without labels teaches nothing
+
+    def unlearning_loss(self, model: nn.Module, batch: Batch, constant: float = 2.0) -> Tensor:
+        if not _inherits(self, LanguageModel, "losses"):
+            return super().unlearning_loss(model, batch, constant)
+        return unlearning_cross_entropy(self.logits(model, batch), self.labels(batch), constant=constant)
 
     def _following(self, batch: Batch) -> Tensor:
         if isinstance(batch, Mapping) and self.label not in batch:

@@ -296,3 +296,11 @@ def test_a_loss_may_use_gradients_of_its_own(name):
     assert torch.allclose(
         flatten(model) - reply.displacement, plain_sgd(model, data, LOSSES[name]), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_of_half_precision_is_refused_before_it_trains(dtype):
+    with pytest.raises(
+        FedUnlearnError, match=r"parameters are .*float16, .*: convert it with model.float\(\)"
+    ):
+        Learner(network().to(dtype), Classification())

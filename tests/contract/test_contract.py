@@ -33,9 +33,8 @@ TARGET = "site-1"
 WILD = Schedule(unlearn_rounds=400, unlearn_lr=1e6, recover_rounds=400, recover_lr=1e6, pretrain_lr=1e6)
 WILD_BUT = {"fedosd-m3": replace(WILD, unlearn_rounds=0)}
 """Far out no step helps everybody, so the first stage would end there."""
-WILD_OPTIONS = {"rapid": {"lr": 1e38}}
-BOUNDED = {"federaser"}
-"""Its steps are as long as the recorded ones, whatever the learning rate."""
+BOUNDED = {"federaser", "rapid"}
+"""Their steps do not grow with the model: they are as long as the recorded ones, or as the learning rate."""
 WEIGHED = {"mode", "ewcsga"}
 """MoDe guides all clients by their examples, and EWCSGA averages importance by them."""
 ALL = range(1, 99)
@@ -197,7 +196,7 @@ def test_methods_that_do_without_the_target_never_ask_it(name):
 @pytest.mark.parametrize("name", sorted(set(METHODS) - BOUNDED))
 def test_a_diverging_run_ends_as_diverged_with_the_last_finite_model(name):
     heard: list[Event] = []
-    wild = phases(name, WILD_BUT.get(name, WILD), **WILD_OPTIONS.get(name, {}))
+    wild = phases(name, WILD_BUT.get(name, WILD))
     outcome = unlearn(wild, request(), Quadratics(), listeners=[heard.append], evaluate_every=999)
     assert outcome.status is Status.DIVERGED
     assert "learning rate" in outcome.reason

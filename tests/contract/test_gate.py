@@ -9,7 +9,7 @@ import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, Quadratics, Spoiled, equal, phases, request, tensors, times
 
-from fedunlearn import Outcome, Replies, Reply, Request, Schedule, Status, unlearn
+from fedunlearn import FedUnlearnError, Outcome, Replies, Reply, Request, Schedule, Status, unlearn
 from fedunlearn.core import Mean, Reason
 
 TARGET, RETAINED = "site-1", "site-0"
@@ -41,6 +41,7 @@ BAD = {
     "sparse": (displaces(torch.Tensor.to_sparse), Reason.DTYPE),
     "nan": (times(math.nan), Reason.NOT_FINITE),
     "inf": (times(math.inf), Reason.NOT_FINITE),
+    "numbers too large to square": (displaces(lambda d: torch.full_like(d, 1e30)), Reason.NOT_FINITE),
     "a list": (displaces(torch.Tensor.tolist), Reason.FIELD),
     "no displacement": (sends(displacement=None), Reason.FIELD),
     "an array": (sends(arrays={"x": torch.ones(2)}), Reason.FIELD),
@@ -76,7 +77,27 @@ UPLOADS = {
         lambda r: replace(r, arrays={name: array.long() for name, array in r.arrays.items()}),
         Reason.DTYPE,
     ),
+    "float8": (
+        lambda r: replace(r, arrays={n: array.to(torch.float8_e4m3fn) for n, array in r.arrays.items()}),
+        Reason.DTYPE,
+    ),
+    "float16": (
+        lambda r: replace(r, arrays={name: array.half() for name, array in r.arrays.items()}),
+        Reason.DTYPE,
+    ),
+    "sparse": (
+        lambda r: replace(r, arrays={name: array.to_sparse() for name, array in r.arrays.items()}),
+        Reason.DTYPE,
+    ),
+    "on another device": (
+        lambda r: replace(r, arrays={name: array.to("meta") for name, array in r.arrays.items()}),
+        Reason.DTYPE,
+    ),
     "nan": (times(math.nan), Reason.NOT_FINITE),
+    "float64, too large to square": (
+        lambda r: replace(r, arrays={n: array.double() * 1e200 for n, array in r.arrays.items()}),
+        Reason.NOT_FINITE,
+    ),
     "a list": (
         lambda r: replace(r, arrays={name: array.tolist() for name, array in r.arrays.items()}),
         Reason.FIELD,
@@ -93,7 +114,7 @@ class WithBuffers(Spoiled):
         return replace(super().perform(client, job, terms), buffers=buffers)
 
 
-BUFFERS = {"mean": torch.zeros(3), "batches": torch.tensor(0)}
+BUFFERS = {"mean": torch.zeros(3), "norm.running_var": torch.ones(3), "batches": torch.tensor(0)}
 
 
 def buffer(change):
@@ -105,6 +126,10 @@ BAD_BUFFERS = {
     "too short": (buffer(lambda b: b[:1]), Reason.SHAPE),
     "float64": (buffer(torch.Tensor.double), Reason.DTYPE),
     "a list": (buffer(torch.Tensor.tolist), Reason.FIELD),
+    "a negative variance": (
+        lambda r: replace(r, buffers={**r.buffers, "norm.running_var": torch.tensor([1.0, 2, -3])}),
+        Reason.FIELD,
+    ),
     "one is missing": (lambda r: replace(r, buffers={"mean": r.buffers["mean"]}), Reason.FIELD),
     "all are missing": (sends(buffers={}), Reason.FIELD),
     "one too many": (lambda r: replace(r, buffers={**r.buffers, "x": torch.ones(1)}), Reason.FIELD),
@@ -215,7 +240,9 @@ def test_where_only_a_stranger_answers_the_reason_is_that_of_the_clients():
     assert outcome.reason == "nobody answered in round 1 of unlearning (did not answer): resume later"
 
 
-@pytest.mark.parametrize("total", [math.nan, -math.inf, "much", None, 10**400], ids=lambda v: str(v)[:4])
+@pytest.mark.parametrize(
+    "total", [math.nan, -math.inf, "much", None, 10**400, 1e308, -1e31], ids=lambda v: str(v)[:5]
+)
 def test_a_statistic_that_is_no_number_is_dropped_and_its_client_kept(total):
     plain = unlearn(phases("fedosd", SHORT), request(), Quadratics())
     odd = unlearn(phases("fedosd", SHORT), request(), Spoiled(trained(Mean(total, 1)), set(CLIENTS), [1]))
@@ -230,6 +257,9 @@ def test_a_statistic_that_is_no_number_is_dropped_and_its_client_kept(total):
         sends(displacement=torch.ones(DIMENSION)),
         sends(statistics={"test": {"accuracy": Mean(math.nan, 1)}}),
         sends(statistics={"test": {"accuracy": Mean(1.0, -1)}}),
+        sends(statistics={"test": {"accuracy": Mean(1e308, 1)}}),
+        sends(statistics={"test": {"accuracy": Mean(-5.0, 1)}}),
+        sends(statistics={"test": {"accuracy": Mean(3.0, 2)}}),
         sends(statistics={"test": [1.0]}),
         sends(examples=0),
         vars,
@@ -250,3 +280,116 @@ def test_a_client_that_cannot_be_measured_is_left_out_of_the_measures(spoil):
         others = [whole[f"r_acc {client}"] for client in ("site-2", "site-3", "site-4")]
         assert row["r_acc"] == pytest.approx(sum(others) / 3)
         assert f"r_acc {RETAINED}" not in row
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "acc",
+        "acc_worst",
+        "acc_best",
+        "acc_std",
+        "mse_std",
+        "seen",
+        "a score",
+        "Score",
+        "9",
+        "",
+        "r\n",
+        7,
+        None,
+    ],
+)
+def test_a_score_that_would_pass_for_another_measure_is_left_out(score):
+    class Odd(Quadratics):
+        def measured(self, client, params):
+            found = super().measured(client, params)
+            return {**found, "test": {**found["test"], score: Mean(7.0, 1), "mse_2": Mean(3.0, 1)}}
+
+    odd = unlearn(phases("fedosd", SHORT), request(), Odd())
+    plain = unlearn(phases("fedosd", SHORT), request(), Quadratics())
+    for row, expected in zip(odd.metrics, plain.metrics, strict=True):
+        assert row.pop("r_mse_2") == row.pop("target_mse_2") == 3
+        known = {key for key in row if "mse_2" not in key and not key.startswith("seconds")}
+        assert known == {key for key in expected if not key.startswith("seconds")}
+        assert [row[key] for key in known] == [expected[key] for key in known]
+
+
+def test_gradients_do_not_enter_the_model():
+    def attached(reply):
+        return replace(reply, displacement=reply.displacement.clone().requires_grad_())
+
+    outcome = unlearn(phases("fedosd", SHORT), request(), Spoiled(attached, set(CLIENTS), range(9)))
+    plain = unlearn(phases("fedosd", SHORT), request(), Quadratics())
+    assert not outcome.params.requires_grad
+    assert torch.equal(outcome.params, plain.params)
+
+
+def test_buffers_and_arrays_are_detached_too():
+    class Attached(WithBuffers):
+        def perform(self, client, job, terms):
+            reply = super().perform(client, job, terms)
+            arrays, buffers = (
+                {n: t.clone().requires_grad_(t.is_floating_point()) for n, t in held.items()}
+                for held in (reply.arrays, reply.buffers)
+            )
+            return replace(reply, arrays=arrays, buffers=buffers)
+
+    asked = replace(request(), buffers=BUFFERS)
+    outcome = unlearn(phases("ewcsga", SHORT), asked, Attached(lambda reply: reply, (), ()))
+    state = outcome.state
+    assert not any(t.requires_grad for t in (state.params, *state.buffers.values(), *state.memory.values()))
+
+
+@pytest.mark.parametrize("large", [1e200, -1e160])
+def test_a_float64_displacement_too_large_to_square_is_as_good_as_none(large):
+    class Double(Quadratics):
+        def perform(self, client, job, terms):
+            moved = torch.ones(DIMENSION, dtype=torch.float64)
+            return Reply(moved * (large if client == RETAINED else 1e-3 * (1 + CLIENTS.index(client))), 1)
+
+    asked = replace(request(), params=request().params.double())
+    outcome = unlearn(phases("fedosd", SHORT)[:1], asked, Double())
+    assert [row.get("missing") for row in outcome.metrics[1:2]] == [1]
+
+
+def test_what_a_measuring_client_sends_as_buffers_is_not_read():
+    class Odd(Quadratics):
+        def exchange(self, jobs, terms):
+            replies = super().exchange(jobs, terms)
+            if all(job.work == "measure" for job in jobs.values()):
+                return Replies({c: replace(r, buffers={"x": [1]}) for c, r in replies.items()})
+            return replies
+
+    assert unlearn(phases("fedosd", SHORT), request(), Odd()).status is Status.DONE
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 2])
+def test_a_model_that_gives_nobody_a_finite_loss_has_diverged(evaluate_every):
+    class Lost(Quadratics):
+        def measured(self, client, params):
+            broken = len(self.exchanged) >= 2
+            found = super().measured(client, params)
+            return {**found, "test": {"loss": Mean(math.nan, 1)}} if broken else found
+
+    heard = []
+    outcome = unlearn(
+        phases("fedosd", SHORT),
+        request(),
+        Lost(),
+        evaluate_every=evaluate_every,
+        listeners=[heard.append],
+    )
+    assert outcome.status is Status.DIVERGED
+    assert "no loss that clients measured is finite in round 2 of unlearning" in outcome.reason
+    assert outcome.metrics[-1]["status"] == "diverged"
+    assert (outcome.metrics[-1]["round"], outcome.metrics[-1]["elapsed"]) == (1, 1)
+    assert torch.equal(outcome.params, heard[1].progress.state.params)
+    back = unlearn(phases("fedosd", SHORT), request(), Quadratics(), resume=heard[-1].progress)
+    assert torch.equal(back.params, unlearn(phases("fedosd", SHORT), request(), Quadratics()).params)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_a_request_for_a_model_too_coarse_is_refused(dtype):
+    with pytest.raises(FedUnlearnError, match=r"params are .*, too coarse .*model.float\(\)"):
+        replace(request(), params=request().params.to(dtype))

@@ -13,6 +13,7 @@ from torch import nn
 from fedunlearn import (
     Above,
     Below,
+    Classification,
     ClientData,
     Conflicts,
     Event,
@@ -21,6 +22,8 @@ from fedunlearn import (
     Job,
     LocalTraining,
     Outcome,
+    Replies,
+    Reply,
     Request,
     Schedule,
     Sequential,
@@ -38,6 +41,7 @@ from fedunlearn.core.seeds import derive, generator
 from fedunlearn.core.vectors import buffers
 from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.fedavg import Averaging, Pretraining
+from fedunlearn.methods.fedosd import ForgettingDescent
 
 SHORT = Schedule(3, 0.1, 2, 0.01)
 
@@ -446,3 +450,45 @@ def test_work_on_public_data_is_not_counted_as_a_cost_of_clients():
     rows = [row for row in outcome.metrics[1:] if row["local_trainings"] == 0]
     assert len(rows) == 1 + public  # the erasure asks nobody
     assert {row["bytes_down"] + row["bytes_up"] for row in rows} == {0}
+
+
+class Counted(str):
+    """A client's name that counts how often it is compared with another name."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+class Crowd:
+    """Many clients that do next to nothing."""
+
+    task = Classification()
+
+    def __init__(self, size: int) -> None:
+        self.names = tuple(Counted(f"site-{number:04}") for number in range(size))
+
+    def present(self):
+        return frozenset(self.names)
+
+    def exchange(self, jobs, terms=NO_TERMS):
+        measures = {"test": {"accuracy": Mean(1.0, 2)}}
+        return Replies(
+            {
+                client: Reply(torch.ones(2), 1) if job.work == "train" else Reply(None, 1, measures)
+                for client, job in jobs.items()
+            }
+        )
+
+
+@pytest.mark.parametrize("phase", [Averaging, ForgettingDescent])
+def test_a_round_looks_at_every_client_a_few_times_however_many_there_are(phase):
+    crowd = Crowd(200)
+    Counted.compared = 0
+    asked = Request(torch.zeros(2), crowd.names, crowd.names[50:150])
+    unlearn([phase(2, 0.1)], asked, crowd)
+    assert Counted.compared < 10 * len(crowd.names)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,11 +46,12 @@ class Request:
             if isinstance(names, str):  # type: ignore[unreachable]
                 raise FedUnlearnError(f"{what}s = {names!r}: give a sequence of names, such as ({names!r},)")
             object.__setattr__(self, f"{what}s", tuple(names))
-            twice = sorted({name for name in names if list(names).count(name) > 1})
-            if twice:
-                raise FedUnlearnError(f"{what} {twice[0]!r} is named twice: name each {what} once")
+            if len(set(names)) < len(names):
+                twice = min(name for name, count in Counter(names).items() if count > 1)
+                raise FedUnlearnError(f"{what} {twice!r} is named twice: name each {what} once")
+        known = set(self.clients)
         for target in self.targets:
-            if target not in self.clients:
+            if target not in known:
                 raise FedUnlearnError(
                     f"target {target!r} is not one of the {len(self.clients)} clients"
                     f"{did_you_mean(target, self.clients)}"
@@ -60,6 +63,11 @@ class Request:
             )
         if not isinstance(self.params, Tensor) or self.params.ndim != 1:
             raise FedUnlearnError("params must be one vector: make it with fedunlearn.flatten(model)")
+        if self.params.dtype not in (torch.float32, torch.float64):
+            raise FedUnlearnError(
+                f"params are {str(self.params.dtype).removeprefix('torch.')}, too coarse to unlearn with: "
+                "make them with fedunlearn.flatten(model.float())"
+            )
         expected = sum(shape.numel() for shape in self.shapes.values())
         if self.shapes and expected != len(self.params):
             raise FedUnlearnError(
@@ -77,10 +85,11 @@ class Request:
         """The same request for another model, for instance the one that pre-training ended with."""
         return replace(self, params=state.params, buffers=state.buffers)
 
-    @property
+    @cached_property
     def retained(self) -> tuple[ClientId, ...]:
         """The clients that stay, whether or not they take part in this round."""
-        return tuple(client for client in self.clients if client not in self.targets)
+        leaving = set(self.targets)
+        return tuple(client for client in self.clients if client not in leaving)
 
     @property
     def asked(self) -> tuple[ClientId, ...]:

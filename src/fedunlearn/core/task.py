@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -14,6 +15,14 @@ Batch: TypeAlias = Any
 """What a client's data yields: a tensor, a tuple or a dict of tensors."""
 
 Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+SCORE = re.compile(r"(?!(loss|seen|acc|acc_worst|acc_best|.*_std)$)[a-z][a-z0-9_]*")
+"""Names of scores: those of other measures, such as ``r_seen`` and ``r_acc_std``, are not free."""
+
+
+def valid_score(name: object) -> bool:
+    """Whether a score can have this name, by which measures call its means: ``r_NAME``, ``forget_NAME``."""
+    return isinstance(name, str) and SCORE.fullmatch(name) is not None
 
 
 class Task(ABC):
@@ -28,7 +37,7 @@ class Task(ABC):
         """At least zero, one for each thing that can be remembered: an example, a label or a token."""
 
     def scores(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Numbers whose means are reported, such as ``{"accuracy": correct}``."""
+        """Numbers whose means are reported, such as ``{"accuracy": correct}``: an accuracy is 0 to 1."""
         return {}
 
     def measure(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -27,6 +27,11 @@ def bind(model: nn.Module) -> Vector:
         raise FedUnlearnError("the model has no trainable parameter, so there is nothing to train or unlearn")
     if len({parameter.dtype for parameter in parameters}) > 1:
         raise FedUnlearnError("the model mixes parameter types: convert it with model.float() first")
+    if parameters[0].dtype not in (torch.float32, torch.float64):
+        kind = str(parameters[0].dtype).removeprefix("torch.")
+        raise FedUnlearnError(
+            f"the model's parameters are {kind}, too coarse to unlearn with: convert it with model.float()"
+        )
     flat = flatten(model)
     for parameter, view in zip(parameters, views(flat, model), strict=True):
         parameter.data = view

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,9 +11,14 @@ import torch
 from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, Failure, Job, Jobs, Mean, Reason, Replies, Reply, Statistics
+from ..core.task import valid_score
 
-LARGEST, MOST = sys.float_info.max, 2**63 - 1
-"""Of totals and of counts."""
+MOST = 2**63 - 1
+"""Of counts."""
+LARGEST_MEAN = 1e30
+"""Means up to here can be added, averaged and squared."""
+LARGEST = {torch.float32: 1e15, torch.float64: 1e150}
+"""Of displacements and arrays, by type: the norms of long vectors of these are finite."""
 
 
 class Refused(Exception):
@@ -75,10 +79,12 @@ def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
     ):
         if not isinstance(held, Mapping):
             raise Refused(Reason.FIELD, f"sent {name} that are a {type(held).__name__}")
-    if job.work == "train":
+    trains = job.work == "train"
+    if trains:
         if not isinstance(reply.displacement, Tensor):
             raise Refused(Reason.FIELD, "sent no displacement")
-        _require_like("displacement", reply.displacement, job.params)
+        _require_kind("displacement", reply.displacement, job.params)
+        _require_bounded("displacement", reply.displacement)
         _require_buffers(reply.buffers, buffers)
         if reply.arrays:
             raise Refused(Reason.FIELD, f"sent an array {next(iter(reply.arrays))!r} that nobody asked for")
@@ -86,7 +92,13 @@ def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
         raise Refused(Reason.FIELD, f"sent a displacement for {job.work!r}, which trains nothing")
     else:
         _require_arrays(reply.arrays, job.expects)
-    return replace(reply, statistics=_valid(reply.statistics))
+    return replace(
+        reply,
+        displacement=None if reply.displacement is None else reply.displacement.detach(),
+        statistics=_valid(reply.statistics),
+        arrays={name: array.detach() for name, array in reply.arrays.items()},
+        buffers={name: buffer.detach() for name, buffer in reply.buffers.items()} if trains else {},
+    )
 
 
 def _require_shape(name: str, value: Tensor, expected: Size) -> None:
@@ -96,12 +108,11 @@ def _require_shape(name: str, value: Tensor, expected: Size) -> None:
         )
 
 
-def _require_like(name: str, value: Tensor, expected: Tensor) -> None:
+def _require_kind(name: str, value: Tensor, expected: Tensor) -> None:
     _require_shape(name, value, expected.shape)
     if (value.dtype, value.layout, value.device) != (expected.dtype, expected.layout, expected.device):
         told = [f"{each.dtype}, {each.layout} on {each.device}" for each in (value, expected)]
         raise Refused(Reason.DTYPE, f"sent a {name} of type {told[0]} instead of {told[1]}")
-    _require_finite(name, value, expected)
 
 
 def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) -> None:
@@ -114,18 +125,23 @@ def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) ->
             if name not in expected:
                 raise Refused(Reason.FIELD, f"sent an array {name!r} that nobody asked for")
             _require_shape(f"array {name!r}", array, expected[name])
-            if not array.is_floating_point():
-                raise Refused(Reason.DTYPE, f"sent an array {name!r} of type {array.dtype}")
-        _require_finite(f"array {name!r}", array)
+        if array.dtype not in LARGEST or array.layout != torch.strided or array.device.type != "cpu":
+            raise Refused(
+                Reason.DTYPE,
+                f"sent an array {name!r} of type {array.dtype}, {array.layout} on {array.device} "
+                "instead of float32 or float64, torch.strided on cpu",
+            )
+        _require_bounded(f"array {name!r}", array)
 
 
-def _require_finite(name: str, value: Tensor, expected: Tensor | None = None) -> None:
-    """Where the model itself is infinite, as attention masks of −∞ are, a reply may be so too."""
-    if finite(value) or (
-        expected is not None and torch.equal(value.isinf(), expected.isinf()) and not value.isnan().any()
-    ):
+def _require_bounded(name: str, value: Tensor) -> None:
+    if not value.numel():
         return
-    raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
+    least, most = map(float, value.detach().aminmax())
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
+    if (largest := max(-least, most)) > LARGEST[value.dtype]:
+        raise Refused(Reason.NOT_FINITE, f"sent a {name} with numbers up to {largest:.0e}, too large to use")
 
 
 def _require_buffers(sent: Buffers, expected: Buffers) -> None:
@@ -135,11 +151,18 @@ def _require_buffers(sent: Buffers, expected: Buffers) -> None:
     for name, value in sent.items():
         if not isinstance(value, Tensor):
             raise Refused(Reason.FIELD, f"sent a buffer {name!r} that is a {type(value).__name__}")
-        _require_like(f"buffer {name!r}", value, expected[name])
+        _require_kind(f"buffer {name!r}", value, expected[name])
+        # Where the model itself is infinite, as attention masks of −∞ are, a reply may be so too.
+        if not finite(value) and (
+            not torch.equal(value.isinf(), expected[name].isinf()) or value.isnan().any()
+        ):
+            raise Refused(Reason.NOT_FINITE, f"sent a buffer {name!r} that is not finite")
+        if name.endswith("running_var") and bool((value < 0).any()):
+            raise Refused(Reason.FIELD, f"sent a buffer {name!r} with a negative variance")
 
 
 def _valid(statistics: Statistics) -> Statistics:
-    """The statistics without those that are no numbers; a count below zero refuses the reply."""
+    """The statistics without those that no measure can use; a count below zero refuses the reply."""
     found: dict[str, dict[str, Mean]] = {}
     for name, means in statistics.items():
         if not isinstance(means, Mapping):
@@ -147,9 +170,22 @@ def _valid(statistics: Statistics) -> Statistics:
         for score, mean in means.items():
             if not isinstance(mean, Mean) or not _count(mean.count, 0):
                 raise Refused(Reason.FIELD, f"sent a statistic {name} {score} without a valid count")
-            if mean.count and isinstance(mean.total, int | float) and abs(mean.total) <= LARGEST:
+            if (score == "loss" or valid_score(score)) and _usable(score, mean):
                 found.setdefault(name, {})[score] = mean
     return found
+
+
+def _usable(score: str, mean: Mean) -> bool:
+    if not mean.count or not isinstance(mean.total, int | float):
+        return False
+    least, most = (0, 1) if score == "accuracy" else (-LARGEST_MEAN, LARGEST_MEAN)
+    return least * mean.count <= mean.total <= most * mean.count
+
+
+def measured_in_vain(sent: Replies, admitted: Replies) -> bool:
+    """Whether clients measured losses and none of them is a number that can be used."""
+    tried = any("loss" in means for client in admitted for means in sent[client].statistics.values())
+    return tried and not any("loss" in m for reply in admitted.values() for m in reply.statistics.values())
 
 
 def _count(value: object, least: int) -> bool:
@@ -160,5 +196,5 @@ def finite(vector: Tensor) -> bool:
     """By its extremes: one pass, without a vector of truth values. Nothing at all is finite."""
     if not vector.numel() or not vector.is_floating_point():
         return True
-    least, most = vector.aminmax()
+    least, most = vector.detach().aminmax()
     return math.isfinite(least) and math.isfinite(most)

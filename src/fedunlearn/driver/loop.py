@@ -38,7 +38,7 @@ from ..core import (
     requirements,
 )
 from ..maths import distance
-from .gate import admit, finite
+from .gate import admit, finite, measured_in_vain
 from .participation import Participation
 from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
@@ -80,7 +80,7 @@ def unlearn(
     with _one_thread():
         if resume is None:
             progress = Progress(0, 0, State(request.params, buffers=request.buffers))
-            before = run.evaluate(progress.state)
+            before, _ = run.evaluate(progress.state)
             for rule in run.stop:
                 for target in request.targets:
                     rule.met(run.of(before, target), target)  # refuses at once what is never measured
@@ -99,11 +99,16 @@ def unlearn(
                 started = phase.start(request, progress.state)
                 progress = replace(progress, phase=index, state=started, finished=frozenset())
             while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
-                progress, metrics = run.round(progress)
+                start = progress
+                progress, metrics = run.round(start)
                 ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
                 watched = bool(run.stop) and phase.stage is Stage.UNLEARNING
                 if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
-                    metrics |= run.evaluate(progress.state)
+                    measures, in_vain = run.evaluate(progress.state)
+                    metrics |= measures
+                    if in_vain and not progress.state.status.failed:
+                        progress, metrics = run.discarded(start, metrics)
+                        ended = True
                 if watched and not ended:
                     progress = run.stopped(progress, metrics)
                     if progress.state.status is not Status.RUNNING:
@@ -154,13 +159,30 @@ class _Run:
                 )
         requirements.check(self.phases, request, self.federation.task)
 
-    def evaluate(self, state: State) -> Metrics:
-        """Asks the clients that are present to measure the model on their own sets."""
+    def evaluate(self, state: State) -> tuple[Metrics, bool]:
+        """Asks the clients that are present to measure the model on their own sets.
+
+        Returns the measures, and whether losses were measured of which none is finite.
+        """
         present = self.federation.present()
         job = Job("measure", state.params, buffers=state.buffers)
         jobs = {client: job for client in self.request.clients if client in present}
-        replies = admit(jobs, self.federation.exchange(jobs, Terms()), state.buffers)
-        return {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
+        sent = self.federation.exchange(jobs, Terms())
+        replies = admit(jobs, sent, state.buffers)
+        measures = {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
+        return measures, measured_in_vain(sent, replies)
+
+    def discarded(self, start: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
+        """The progress before a round whose model gives no finite loss."""
+        state = _diverged(self.phases[start.phase], start.state, "no loss that clients measured is finite")
+        return replace(start, state=state), {
+            **metrics,
+            "round": state.round,
+            "elapsed": start.elapsed_rounds,
+            "distance": distance(state.params, self.request.params),
+            "status": state.status,
+            "reason": state.reason,
+        }
 
     def round(self, progress: Progress) -> tuple[Progress, Metrics]:
         phase, decay = self.phases[progress.phase], self.training.decay**progress.elapsed_rounds
@@ -177,7 +199,7 @@ class _Run:
             after = _finished(phase, before, after)
         seconds = clock.seconds()
 
-        heard = {c for each in exchanges for c in each.replies if c in self.request.retained}
+        heard = {c for each in exchanges for c in each.replies}.intersection(self.request.retained)
         moved = replace(
             progress,
             elapsed_rounds=progress.elapsed_rounds + (not after.status.failed),
@@ -296,7 +318,7 @@ class _Run:
         if jobs and not replies:
             why = next(replies.missing[client].detail for client in jobs)
             raise MissingReply(f"nobody answered in {where} ({why}): resume later")
-        asked = [client for client in jobs if client in learners]
+        asked = set(learners).intersection(jobs)
         answered = sum(client in replies for client in asked)
         least = min(self.participation.minimum, len(asked))
         if answered < least:
