@@ -478,7 +478,7 @@ def test_the_settings_of_a_comparison_make_the_same_experiments(tmp_path, compar
             config = experiment.model_copy(update={"seed": seed}).model_dump(mode="json")
             (folder / "experiment.json").write_text(json.dumps(config))
     ((name, text, command),) = recipes(collect([comparison]))
-    assert command == f"fedunlearn compare {name} --seeds 2"
+    assert command == f"fedunlearn compare {name} --out again --seeds 2"
     (tmp_path / name).write_text(text)
     again = read_comparison(tmp_path / name, seeds=2)
     assert again.seeds == (4, 5)
