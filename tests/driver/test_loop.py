@@ -9,6 +9,7 @@ import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, NO_TERMS, PUBLIC, Quadratics, Spoiled, measured, request, times
 from torch import nn
+from torch.utils.data import Dataset
 
 from fedunlearn import (
     Above,
@@ -492,3 +493,34 @@ def test_a_round_looks_at_every_client_a_few_times_however_many_there_are(phase)
     asked = Request(torch.zeros(2), crowd.names, crowd.names[50:150])
     unlearn([phase(2, 0.1)], asked, crowd)
     assert Counted.compared < 10 * len(crowd.names)
+
+
+class Broken(Dataset):
+    """Fails in every round after the first few examples."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, number):
+        if self._fails and number > 2:
+            raise OSError("the disk is gone")
+        return torch.ones(4), number % 3
+
+
+@pytest.mark.parametrize("broken", [{"site-1"}, {"site-0", "site-1", "site-2"}])
+def test_a_client_whose_data_fail_is_missing_and_if_nobody_is_left_the_run_ends_with_its_sentence(broken):
+    model = nn.Linear(4, 3)
+    data = {c: ClientData(Broken(c in broken)) for c in ("site-0", "site-1", "site-2")}
+    asked = Request(flatten(model), tuple(data), ())
+    with pytest.warns(UserWarning, match=r"failed with OSError: the disk is gone .* counts as missing"):
+        outcome = unlearn([Pretraining(2, 0.1)], asked, Sequential(model, data))
+    if len(broken) == 1:
+        assert outcome.status is Status.DONE
+        assert [row.get("missing") for row in outcome.metrics] == [None, 1, 1]
+    else:
+        assert outcome.status is Status.MISSING_REPLY
+        assert "failed with OSError: the disk is gone" in outcome.reason
+        assert "\n" not in outcome.reason
