@@ -41,6 +41,7 @@ from fedunlearn.core import Mean
 from fedunlearn.core.seeds import derive, generator
 from fedunlearn.core.vectors import buffers
 from fedunlearn.maths import unlearning_transform
+from fedunlearn.methods.ewcsga import ElasticAscent
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 from fedunlearn.methods.fedosd import ForgettingDescent
 
@@ -342,6 +343,23 @@ def test_batch_norm_models_do_not_depend_on_the_order_of_clients():
     assert accuracy == same
 
 
+def test_a_buffer_that_nobody_changes_keeps_its_bits():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(4, 2)
+            self.register_buffer("scale", torch.linspace(0.1, 0.9, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.dense(x * self.scale)
+
+    model, data = Scaled(), shifted(["a", "b", "c", "d"])
+    for held in ({}, buffers(model)):
+        asked = Request(flatten(model), tuple(data), (), buffers=held)
+        outcome = unlearn((Pretraining(20, 0.1),), asked, Sequential(model, data))
+        assert torch.equal(outcome.state.buffers["scale"], model.scale)
+
+
 def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is():
     class Spare(nn.Module):
         def __init__(self) -> None:
@@ -524,3 +542,35 @@ def test_a_client_whose_data_fail_is_missing_and_if_nobody_is_left_the_run_ends_
         assert outcome.status is Status.MISSING_REPLY
         assert "failed with OSError: the disk is gone" in outcome.reason
         assert "\n" not in outcome.reason
+
+
+@pytest.mark.parametrize("spoiled", [{"site-1"}, set(CLIENTS)])
+def test_the_learning_rate_alone_is_to_blame_only_where_nobody_stays_finite(spoiled):
+    phases = method["fedosd"](SHORT)
+    outcome = unlearn(phases, request(), Spoiled(times(float("nan")), spoiled, [2]))
+    assert outcome.status is Status.DIVERGED
+    assert "sent a displacement that is not finite" in outcome.reason
+    assert "lower the learning rate (now 0.1)" in outcome.reason
+    assert ("check the data of site-1" in outcome.reason) is (spoiled == {"site-1"})
+    assert ("as did everybody else" in outcome.reason) is (spoiled != {"site-1"})
+
+
+@pytest.mark.parametrize(
+    ("lr", "decay", "said"),
+    [
+        (1e-200, 1.0, "begins with 1e-200"),
+        (1e-320, 1.0, "begins with"),
+        (1e-30, 1e-9, "falls to 1e-39"),
+        (0.1, 1e-300, "falls to 1e-301"),
+        (1e200, 1.0, r"begins with 1e\+200"),
+    ],
+)
+def test_learning_rates_that_cannot_be_computed_with_are_refused(lr, decay, said):
+    training = LocalTraining(decay=decay)
+    for phase in (Pretraining(2, lr, ("residuals",)), ElasticAscent(2, lr)):
+        with pytest.raises(FedUnlearnError, match=rf"learning rate of .* {said} .*lr = .*decay = "):
+            unlearn([phase], request(), Quadratics(), training=training)
+
+
+def test_the_learning_rate_of_a_phase_without_rounds_does_not_matter():
+    assert unlearn([Averaging(0, 1e-300)], request(), Quadratics()).status is Status.DONE
