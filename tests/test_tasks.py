@@ -25,7 +25,7 @@ from fedunlearn import (
     flatten,
     train,
 )
-from fedunlearn.core import LabelTask
+from fedunlearn.core import LabelTask, Reason
 from fedunlearn.core.seeds import generator
 from fedunlearn.maths import unlearning_transform
 
@@ -327,13 +327,16 @@ def test_labels_out_of_range_are_found_in_dicts_and_in_language():
     assert "label 17 is out of range" in refusal(LanguageModel(), words, (tokens, labels))
 
 
-def test_labels_out_of_range_deep_in_a_dataset_end_training_with_a_sentence():
+def test_labels_out_of_range_deep_in_a_dataset_make_their_client_missing_with_a_sentence():
     late = Y.clone()
     late[-1] = 9
     model = CASES["classification"].model
     federation = Sequential(model, {"c-7": TensorDataset(X, late)})
-    with pytest.raises(FedUnlearnError, match=r"c-7: .*Target 9 is out of bounds.* labels and tokens"):
-        federation.exchange({"c-7": train(flatten(model))}, Terms(batch_size=3))
+    with pytest.warns(UserWarning, match=r"c-7 failed .* counts as missing"):
+        replies = federation.exchange({"c-7": train(flatten(model))}, Terms(batch_size=3))
+    assert not replies
+    assert replies.missing["c-7"].reason is Reason.FAILED
+    assert "IndexError: Target 9 is out of bounds" in replies.missing["c-7"].detail
 
 
 @pytest.mark.parametrize(
@@ -380,6 +383,10 @@ def test_a_model_that_returns_something_else_needs_a_task_of_its_own():
             "Own.losses returns a single number: return one loss for each example",
         ),
         (lambda out: 1.0, "Own.losses returns a float"),
+        (
+            lambda out: out.abs().mean().reshape(1),
+            "Own.losses returns 1 for 2 examples: return one loss for each example",
+        ),
     ],
 )
 def test_losses_that_cannot_be_used_are_refused(losses, said):
@@ -451,3 +458,33 @@ def test_what_a_subclass_overrides_counts_on_a_perceptron(what, loss):
     (reply,) = federation.exchange({"a": train(flatten(model), loss)}, Terms(lr=0.1)).values()
     uses = {"loss": {"task"}, "unlearning_loss": {"uce", "unlikelihood"}}.get(what, {loss})
     assert bool(reply.moved.any()) is (loss not in uses)
+
+
+@pytest.mark.parametrize("name", ["loss", "acc", "seen", "mse_std", "a score", "R2", 3])
+def test_a_score_with_the_name_of_another_measure_is_refused(name):
+    own = overriding(Classification, scores=lambda self, model, batch: {name: torch.ones(2)})
+    said = refusal(own, CASES["classification"].model, (X, Y))
+    assert f"Own.scores returns {name!r}, which is no name for a score" in said
+
+
+def test_examples_without_a_token_to_learn_beside_one_with_a_few_are_fine():
+    case = CASES["language model"]
+    labels = torch.full_like(case.x, -100)
+    labels[0, 1] = 2
+    Sequential(
+        case.model, {"a": (case.x, labels), "b": (case.x, torch.full_like(case.x, -100))}, task=case.task
+    )
+
+
+@pytest.mark.parametrize("loss", ["task", "uce", "unlikelihood"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_labels_may_be_truth_values(depth, loss):
+    layers = [nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)]
+    model = seeded(lambda: nn.Sequential(*(layers if depth == 2 else layers[:1])))
+    moved = [
+        Sequential(model, {"a": (X, labels)})
+        .exchange({"a": train(flatten(model), loss)}, Terms(lr=0.1))["a"]
+        .moved
+        for labels in (Y > 1, (Y > 1).long())
+    ]
+    assert torch.equal(*moved)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedunlearn.client.perceptron import _differentiated, fused
+from fedunlearn.client.perceptron import differentiated, fused
 from fedunlearn.core.seeds import generator
 
 
@@ -68,7 +68,7 @@ def test_it_is_the_same_function_with_the_same_gradients(depth, flatten, criteri
 @pytest.mark.parametrize("y", [[0, 1, 2, 3], [0, -100, 2, -100]])
 def test_cross_entropy_has_the_bits_of_autograd(y):
     output, y = torch.randn(4, 4, generator=generator("output")), torch.tensor(y)
-    loss, slope = _differentiated(cross_entropy, output, y)
+    loss, slope = differentiated(cross_entropy, output, y)
     output.requires_grad_()
     expected = cross_entropy(output, y)
     expected.backward()

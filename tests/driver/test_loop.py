@@ -9,6 +9,7 @@ import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, NO_TERMS, PUBLIC, Quadratics, Spoiled, measured, request, times
 from torch import nn
+from torch.utils.data import Dataset
 
 from fedunlearn import (
     Above,
@@ -40,6 +41,7 @@ from fedunlearn.core import Mean
 from fedunlearn.core.seeds import derive, generator
 from fedunlearn.core.vectors import buffers
 from fedunlearn.maths import unlearning_transform
+from fedunlearn.methods.ewcsga import ElasticAscent
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 from fedunlearn.methods.fedosd import ForgettingDescent
 
@@ -341,6 +343,23 @@ def test_batch_norm_models_do_not_depend_on_the_order_of_clients():
     assert accuracy == same
 
 
+def test_a_buffer_that_nobody_changes_keeps_its_bits():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(4, 2)
+            self.register_buffer("scale", torch.linspace(0.1, 0.9, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.dense(x * self.scale)
+
+    model, data = Scaled(), shifted(["a", "b", "c", "d"])
+    for held in ({}, buffers(model)):
+        asked = Request(flatten(model), tuple(data), (), buffers=held)
+        outcome = unlearn((Pretraining(20, 0.1),), asked, Sequential(model, data))
+        assert torch.equal(outcome.state.buffers["scale"], model.scale)
+
+
 def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is():
     class Spare(nn.Module):
         def __init__(self) -> None:
@@ -492,3 +511,66 @@ def test_a_round_looks_at_every_client_a_few_times_however_many_there_are(phase)
     asked = Request(torch.zeros(2), crowd.names, crowd.names[50:150])
     unlearn([phase(2, 0.1)], asked, crowd)
     assert Counted.compared < 10 * len(crowd.names)
+
+
+class Broken(Dataset):
+    """Fails in every round after the first few examples."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, number):
+        if self._fails and number > 2:
+            raise OSError("the disk is gone")
+        return torch.ones(4), number % 3
+
+
+@pytest.mark.parametrize("broken", [{"site-1"}, {"site-0", "site-1", "site-2"}])
+def test_a_client_whose_data_fail_is_missing_and_if_nobody_is_left_the_run_ends_with_its_sentence(broken):
+    model = nn.Linear(4, 3)
+    data = {c: ClientData(Broken(c in broken)) for c in ("site-0", "site-1", "site-2")}
+    asked = Request(flatten(model), tuple(data), ())
+    with pytest.warns(UserWarning, match=r"failed with OSError: the disk is gone .* counts as missing"):
+        outcome = unlearn([Pretraining(2, 0.1)], asked, Sequential(model, data))
+    if len(broken) == 1:
+        assert outcome.status is Status.DONE
+        assert [row.get("missing") for row in outcome.metrics] == [None, 1, 1]
+    else:
+        assert outcome.status is Status.MISSING_REPLY
+        assert "failed with OSError: the disk is gone" in outcome.reason
+        assert "\n" not in outcome.reason
+
+
+@pytest.mark.parametrize("spoiled", [{"site-1"}, set(CLIENTS)])
+def test_the_learning_rate_alone_is_to_blame_only_where_nobody_stays_finite(spoiled):
+    phases = method["fedosd"](SHORT)
+    outcome = unlearn(phases, request(), Spoiled(times(float("nan")), spoiled, [2]))
+    assert outcome.status is Status.DIVERGED
+    assert "sent a displacement that is not finite" in outcome.reason
+    assert "lower the learning rate (now 0.1)" in outcome.reason
+    assert ("check the data of site-1" in outcome.reason) is (spoiled == {"site-1"})
+    assert ("as did everybody else" in outcome.reason) is (spoiled != {"site-1"})
+
+
+@pytest.mark.parametrize(
+    ("lr", "decay", "said"),
+    [
+        (1e-200, 1.0, "begins with 1e-200"),
+        (1e-320, 1.0, "begins with"),
+        (1e-30, 1e-9, "falls to 1e-39"),
+        (0.1, 1e-300, "falls to 1e-301"),
+        (1e200, 1.0, r"begins with 1e\+200"),
+    ],
+)
+def test_learning_rates_that_cannot_be_computed_with_are_refused(lr, decay, said):
+    training = LocalTraining(decay=decay)
+    for phase in (Pretraining(2, lr, ("residuals",)), ElasticAscent(2, lr)):
+        with pytest.raises(FedUnlearnError, match=rf"learning rate of .* {said} .*lr = .*decay = "):
+            unlearn([phase], request(), Quadratics(), training=training)
+
+
+def test_the_learning_rate_of_a_phase_without_rounds_does_not_matter():
+    assert unlearn([Averaging(0, 1e-300)], request(), Quadratics()).status is Status.DONE

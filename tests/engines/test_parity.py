@@ -10,12 +10,14 @@ from functools import cache
 import pytest
 import torch
 from federations import forget, holdings, network, same
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from fedunlearn import (
     Classification,
     ClientData,
     Examples,
+    FedUnlearnError,
     Job,
     Parallel,
     Replies,
@@ -25,7 +27,7 @@ from fedunlearn import (
     train,
     work,
 )
-from fedunlearn.core import registry
+from fedunlearn.core import Reason, registry
 from fedunlearn.core.vectors import buffers
 
 MODELS = ("perceptron", "convolution", "batch norm", "calls view", "counts and draws")
@@ -239,3 +241,93 @@ def test_a_work_of_ones_own_may_return_one_tensor_under_two_names():
         replies = federation.exchange(jobs)
     assert_identical(replies, expected)
     assert all(len(reply.arrays) == 5 for reply in replies.values())
+
+
+class Failing(Pairs):
+    """Fails when it is read to the end."""
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if number == len(self) - 1:
+            raise OSError("the disk is gone")
+        return super().__getitem__(number)
+
+
+def engines(name: str, data: dict[str, ClientData], **options) -> Iterator:
+    yield Sequential(network(name), data, **options)
+    for workers in WORKERS:
+        with Parallel(network(name), data, workers=workers, **options) as federation:
+            yield federation
+
+
+@pytest.mark.parametrize("name", ["perceptron", "batch norm"])
+def test_a_client_that_fails_is_missing_on_every_engine_and_the_others_answer(name):
+    """The data of one fails; of another, a batch of one example, where BatchNorm needs two."""
+    data = holdings(name)
+    data["site-1"] = ClientData(Failing(data["site-1"].train))
+    job = train(flatten(network(name)))
+    found = []
+    for federation in engines(name, data):
+        with pytest.warns(UserWarning, match=r"site-1 failed with OSError: the disk is gone .* missing"):
+            found.append(federation.exchange(dict.fromkeys(data, job), Terms(batch_size=4)))
+    for replies in found:
+        assert_identical(replies, found[0])
+        assert replies.keys() == data.keys() - replies.missing.keys()
+        assert replies.missing == found[0].missing
+        assert {failure.reason for failure in replies.missing.values()} == {Reason.FAILED}
+        assert "(test_parity.py, line" in replies.missing["site-1"].detail
+        assert all("\n" not in failure.detail for failure in replies.missing.values())
+
+
+def test_a_batch_of_one_makes_a_client_with_batch_norm_missing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    data = holdings("mlp")
+    jobs = dict.fromkeys(data, train(flatten(model)))
+    for federation in (Sequential(model, data), parallel := Parallel(model, data, workers=2)):
+        with pytest.warns(
+            UserWarning, match="failed with ValueError: Expected more than 1 value per channel"
+        ):
+            replies = federation.exchange(jobs, Terms(batch_size=4))
+        assert replies.missing.keys() == {"site-1", "site-3"}
+    parallel.close()
+
+
+def test_a_loss_that_nobody_knows_ends_the_run_on_every_engine():
+    data = holdings("perceptron")
+    job = train(flatten(network("perceptron")), "no such loss")
+    for federation in engines("perceptron", data):
+        with pytest.raises(FedUnlearnError, match="unknown loss 'no such loss'"):
+            federation.exchange(dict.fromkeys(data, job), Terms())
+
+
+def test_loaders_that_start_processes_are_refused_where_clients_are_processes():
+    data = holdings("perceptron")
+    loader = DataLoader(Pairs(data["site-1"].train), num_workers=2)
+    data["site-1"] = ClientData(data["site-1"].train, {"test": loader})
+    with pytest.raises(
+        FedUnlearnError, match=r"site-1, set 'test': its DataLoader .*num_workers=0"
+    ) as caught:
+        Parallel(network("perceptron"), data, workers=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["loader", "sampler"])
+def test_a_loader_with_a_generator_of_its_own_follows_the_seed_of_the_job(owner):
+    """Neither the engine nor what the generator drew before, as after a restart, may matter."""
+
+    def loader(examples: Examples) -> DataLoader:
+        random, pairs = torch.Generator().manual_seed(5), Pairs(examples)
+        if owner == "loader":
+            return DataLoader(pairs, batch_size=2, shuffle=True, generator=random)
+        return DataLoader(pairs, batch_size=2, sampler=RandomSampler(pairs, generator=random))
+
+    data = {c: ClientData(loader(held.train)) for c, held in holdings("perceptron").items()}
+    jobs = dict.fromkeys(data, train(flatten(network("perceptron"))))
+    found = [
+        federation.exchange(jobs, Terms(seed=seed))
+        for federation in engines("perceptron", data)
+        for seed in ((1,), (2,), (1,))
+    ]
+    for first, other, again in zip(found[::3], found[1::3], found[2::3], strict=True):
+        assert_identical(first, found[0])
+        assert_identical(again, found[0])
+        assert not torch.equal(other["site-4"].moved, first["site-4"].moved)

@@ -19,6 +19,7 @@ import torch
 from federations import forget, holdings, network, same
 
 from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, Terms, flatten, loss, train
+from fedunlearn.core import Reason
 from fedunlearn.engines import workers
 from fedunlearn.engines.workers import WorkerPool
 from fedunlearn.record import locked
@@ -193,8 +194,10 @@ def test_what_a_client_raises_reaches_the_user():
         return minimised
 
     with Parallel(network("mlp"), holdings("mlp"), workers=2) as federation:
-        with pytest.raises(RuntimeError, match="in the user's loss"):
-            federation.exchange(jobs("broken"), TERMS)
+        with pytest.warns(UserWarning, match=r"site-0 failed .* in the user's loss .*, like 4 others"):
+            replies = federation.exchange(jobs("broken"), TERMS)
+        assert not replies
+        assert {failure.reason for failure in replies.missing.values()} == {Reason.FAILED}
         with pytest.raises(FedUnlearnError, match="did you mean 'uce'"):
             federation.exchange(jobs("ucee"), TERMS)
         assert len(federation.exchange(jobs(), TERMS)) == 5

@@ -4,11 +4,14 @@ import pytest
 import torch
 from closed_form import DIMENSION, Quadratics, fresh, request
 from federations import holdings, network
+from torch import nn
 
 from fedunlearn import (
     Classification,
     ClientData,
+    Request,
     Schedule,
+    Sequential,
     State,
     Status,
     Terms,
@@ -19,6 +22,8 @@ from fedunlearn import (
     unlearn,
 )
 from fedunlearn.client import Learner
+from fedunlearn.core.seeds import generator
+from fedunlearn.core.vectors import buffers
 from fedunlearn.maths import distance
 from fedunlearn.methods.mode import MomentumDegradation
 
@@ -118,3 +123,68 @@ def test_a_round_of_the_paper_is_one_of_ours(guidance):
     phases = method["mode"](Schedule(10, 0.1, 3, 0.1, pretrain_lr=0.5), guidance=guidance)
     assert [phase.rounds for phase in phases] == [10, 3]
     assert phases[0].degrade_lr == 0.5
+
+
+def normalised(seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+def shifted(number: int) -> ClientData:
+    random = generator("shifted", number)
+    x = torch.randn(12, 4, generator=random) + 3 * number
+    return ClientData((x, torch.randint(0, 3, (12,), generator=random)))
+
+
+@pytest.mark.parametrize("guidance", ["all", "target", "none"])
+def test_each_model_keeps_the_batch_norm_statistics_of_its_own_training(guidance):
+    """What the loop does, done by hand for both models."""
+    model, new = normalised(1), normalised(2)
+    clients = {f"site-{number}": shifted(number) for number in range(3)}
+    federation = Sequential(model, clients)
+    asked = Request(
+        flatten(model),
+        tuple(clients),
+        (TARGET,),
+        lambda purpose: State(flatten(new), buffers=buffers(new)),
+        buffers(model),
+    )
+    phase = MomentumDegradation(2, 0.05, guidance=guidance)
+    state = unlearn([phase], asked, federation, seed=4).state
+
+    omega, own = flatten(model), buffers(model)
+    theta, other = flatten(new), buffers(new)
+    for round in range(2):
+
+        def ask(jobs, exchange, round=round):
+            terms = Terms(0.05, 0.999**round, seed=(4, 0, round), exchange=exchange)
+            return federation.exchange(jobs, terms)
+
+        taught = ask({c: train(theta, lr=0.05, buffers=other) for c in asked.retained}, 0)
+        theta, other = theta - taught.average(), taught.merged_buffers(other)
+        omega = omega + (1 - 0.95) * (theta - omega)
+        if guidance != "none":
+            hints = {"teacher": theta, **{f"teacher/{name}": value for name, value in other.items()}}
+            jobs = {TARGET: train(omega, "pseudo_labels", arrays=hints, buffers=own)}
+            if guidance == "all":
+                jobs |= {c: train(omega, buffers=own) for c in asked.retained}
+            replies = ask(jobs, 1)
+            omega = omega - replies.average() * (1.0 if guidance == "all" else 12 / 36)
+            own = replies.of(asked.retained).merged_buffers(own)
+    for name in own:
+        assert torch.equal(state.buffers[name], own[name])
+        assert torch.equal(state.memory[f"degraded/{name}"], other[name])
+    assert torch.allclose(state.params, omega, atol=1e-7)
+
+
+def test_a_teacher_predicts_with_its_own_batch_norm_statistics():
+    model, other, data = normalised(1), normalised(2), shifted(1)
+    statistics = buffers(other) | {"1.running_mean": torch.linspace(-9, 9, 4)}
+    hints = {"teacher": flatten(other), **{f"teacher/{name}": each for name, each in statistics.items()}}
+    learner, terms = Learner(model, Classification()), Terms(lr=0.1, batch_size=99)
+    moved = learner.perform("a", data, train(flatten(model), "pseudo_labels", arrays=hints), terms).moved
+    load(other, State(flatten(other), buffers=statistics))
+    relabelled = ClientData((data.train.x, other.eval()(data.train.x).argmax(1)))
+    plain = learner.perform("a", relabelled, train(flatten(model)), terms).moved
+    assert torch.allclose(moved, plain, atol=1e-7)

@@ -154,6 +154,15 @@ def batches(data: Data, most: int) -> Iterator[Batch]:
             yield default_collate([data[number] for number in range(start, min(start + most, size(data)))])
 
 
+def reseed(data: Data, seed: int) -> None:
+    """Sets a loader's own generators, which would otherwise go on from the job before."""
+    if isinstance(data, DataLoader):
+        samplers = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
+        for held in samplers:
+            if isinstance(random := getattr(held, "generator", None), torch.Generator):
+                random.manual_seed(seed)
+
+
 def moved(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
     """The batch on a device, its floating-point numbers in the type of the model."""
     if isinstance(batch, Tensor):

@@ -27,6 +27,7 @@ from ..core import (
     registry,
     vectors,
 )
+from ..core.task import valid_score
 from . import data as holdings
 from .data import ClientData, Data, Examples
 from .perceptron import fused
@@ -78,23 +79,13 @@ class Learner:
                 f"{self._params.numel():,}: use one model everywhere"
             )
         self._load(job.params, job.buffers or {})
-        try:
-            return self._perform(client, data, job, terms, out)
-        except IndexError as error:  # of cross-entropy and embeddings, for labels and tokens out of range
-            raise FedUnlearnError(
-                f"{client}: the model fails on its examples ({error}): check the ranges of labels and tokens"
-            ) from error
-
-    def _perform(
-        self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None
-    ) -> Reply:
         if job.work == "train":
             return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
         if job.work == "measure":
             return Reply(None, examples, self._measure(data.evaluations))
         compute = registry.work[job.work]
-        with self._seeded(terms.seed_of(client)):
+        with self._seeded(terms.seed_of(client), data.train):
             arrays = compute(self.task, self._module.eval(), self._batches(data.train, terms.batch_size))
         return Reply(None, examples, arrays={name: array.cpu() for name, array in arrays.items()})
 
@@ -113,7 +104,7 @@ class Learner:
         plain = job.config.get("step", "plain") == "plain"
         criterion = self.task.criterion(str(job.config.get("loss", "task"))) if plain else None
         run = self._sum_gradients if criterion is not None else self._sum_steps
-        with self._seeded(terms.seed_of(client)):
+        with self._seeded(terms.seed_of(client), data):
             self._module.train()
             losses, seen = run(data, job, terms, out)
         trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
@@ -140,7 +131,8 @@ class Learner:
                 if losses:  # after the last batch nobody needs the model
                     torch.sub(start, gradients, alpha=lr, out=self._params)
                 if self._perceptron and criterion and isinstance(batch, Examples):
-                    found = self._perceptron.backward(criterion, *batch)
+                    labels = self.task.labels(batch) if isinstance(self.task, LabelTask) else batch.y
+                    found = self._perceptron.backward(criterion, batch.x, labels)
                 else:
                     with self._arithmetic():
                         found = loss(self._module, batch)
@@ -190,7 +182,7 @@ class Learner:
         """Sums of losses and scores of each evaluation set, with their counts."""
         self._module.eval()
         found: dict[str, dict[str, Mean]] = {}
-        with torch.inference_mode(), self._seeded(0), self._arithmetic():
+        with torch.inference_mode(), self._seeded(0, *sets.values()), self._arithmetic():
             for name, data in sets.items():
                 sums: dict[str, Mean] = {}
                 for batch in self._batches(data, EVALUATION_BATCH):
@@ -232,8 +224,15 @@ class Learner:
                     f"classes, so labels are 0 to {classes - 1}"
                 )
         losses, scores = self.task.measure(trial, batch)
-        _require_losses(self.task, losses)
+        # A label task may learn several labels of an example, or none.
+        least = len(self.task.labels(batch)) if isinstance(self.task, LabelTask) else _length(batch)
+        _require_losses(self.task, losses, least)
         for name, values in scores.items():
+            if not valid_score(name):
+                raise FedUnlearnError(
+                    f"{type(self.task).__name__}.scores returns {name!r}, which is no name for a score or "
+                    "belongs to another measure: choose another, of small letters, digits and underscores"
+                )
             if not isinstance(values, Tensor):
                 raise FedUnlearnError(
                     f"{type(self.task).__name__}.scores returns a {type(values).__name__} as {name!r}: "
@@ -252,8 +251,10 @@ class Learner:
         vectors.load_buffers(self._module, buffers or self._buffers)
 
     @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
-        """Dropout draws from torch's global generator: lends it a seed of this job's own."""
+    def _seeded(self, seed: int, *sets: Data) -> Iterator[None]:
+        """Dropout draws from torch's global generator, loaders may have their own: lends a seed to both."""
+        for data in sets:
+            holdings.reseed(data, seed)
         if self._device.type == "cpu":
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
@@ -309,19 +310,21 @@ def _length(batch: Batch) -> int:
     return _length(parts[-1])
 
 
-def _require_losses(task: Task, losses: object) -> None:
+def _require_losses(task: Task, losses: object, least: int) -> None:
     kind = type(task).__name__
-    if not isinstance(losses, Tensor) or losses.ndim == 0:
-        told = "a single number" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+    if not isinstance(losses, Tensor) or losses.ndim == 0 or losses.numel() < least:
+        told = f"a {type(losses).__name__}"
+        if isinstance(losses, Tensor):
+            told = "a single number" if losses.ndim == 0 else f"{losses.numel()} for {least} examples"
         raise FedUnlearnError(
             f"{kind}.losses returns {told}: return one loss for each example (reduction='none')"
         )
     if not losses.numel():
         return
-    least, most = losses.aminmax()
-    if not (math.isfinite(least) and math.isfinite(most)):
+    lowest, highest = map(float, losses.aminmax())
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
         raise FedUnlearnError(f"{kind}.losses are not finite: check the inputs and the labels")
-    if float(least) < -1e-6:
+    if lowest < -1e-6:
         raise FedUnlearnError(
-            f"{kind}.losses are negative ({float(least):.3g}): check the labels; the least loss must be 0"
+            f"{kind}.losses are negative ({lowest:.3g}): check the labels; the least loss must be 0"
         )

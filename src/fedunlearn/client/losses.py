@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import Batch, FedUnlearnError, Job, LabelTask, Task, Vector
+from ..core import Batch, Buffers, FedUnlearnError, Job, LabelTask, Task, Vector
 from ..core.registry import loss
 
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -53,8 +53,10 @@ class _Logits(nn.Module):
 
 
 @torch.no_grad()
-def teacher_logits(task: LabelTask, model: nn.Module, params: Vector, batch: Batch) -> Tensor:
-    """The logits that the model would give with other parameters, in evaluation mode."""
+def teacher_logits(
+    task: LabelTask, model: nn.Module, params: Vector, batch: Batch, buffers: Buffers | None = None
+) -> Tensor:
+    """The logits that the model would give with other parameters and buffers, in evaluation mode."""
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parts = params.split([parameter.numel() for parameter in own.values()])
     training = model.training
@@ -62,7 +64,10 @@ def teacher_logits(task: LabelTask, model: nn.Module, params: Vector, batch: Bat
     try:
         output: Tensor = functional_call(
             _Logits(task, model),
-            {f"model.{name}": part.view_as(own[name]) for name, part in zip(own, parts, strict=True)},
+            {
+                **{f"model.{name}": part.view_as(own[name]) for name, part in zip(own, parts, strict=True)},
+                **{f"model.{name}": buffer for name, buffer in (buffers or {}).items()},
+            },
             (batch,),
         )
     finally:

@@ -65,7 +65,7 @@ class Perceptron:
             for weight, bias in self._layers:
                 inputs.append(x.relu_() if inputs else x)
                 x = torch.addmm(bias, x, weight.T)
-            loss, slope = _differentiated(criterion, x, y)
+            loss, slope = differentiated(criterion, x, y)
             for (weight, bias), x in zip(reversed(self._layers), reversed(inputs), strict=True):
                 assert weight.grad is not None and bias.grad is not None
                 bias.grad.add_(slope.sum(0))
@@ -76,7 +76,7 @@ class Perceptron:
         return loss
 
 
-def _differentiated(
+def differentiated(
     criterion: Callable[[Tensor, Tensor], Tensor], output: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The loss and its gradient by the output; of cross-entropy to the bits of autograd, which is slower."""

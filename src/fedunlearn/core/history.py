@@ -20,7 +20,7 @@ Rows = Mapping[ClientId, Tensor]
 
 
 @dataclass(frozen=True)
-class Round:
+class HeardRound:
     """One round of averaging, as a history hears it."""
 
     state: State
@@ -52,7 +52,7 @@ class History:
     def kinds(self) -> frozenset[str]:
         return frozenset({*self.rows, *self.shared})
 
-    def hear(self, kinds: Collection[str], round: Round) -> History:
+    def hear(self, kinds: Collection[str], round: HeardRound) -> History:
         """This history with one round more."""
         require_kinds(kinds)
         heard = self
@@ -106,12 +106,12 @@ class History:
         return cls(rows, shared)
 
 
-def _share(round: Round) -> Rows:
+def _share(round: HeardRound) -> Rows:
     """p_i, each client's share of the examples in the last round it took part in."""
     return {c: torch.tensor(p) for c, p in zip(round.replies, round.replies.weights(), strict=True)}
 
 
-def _norms(history: History, round: Round) -> tuple[Rows, Mapping[str, Tensor]]:
+def _norms(history: History, round: HeardRound) -> tuple[Rows, Mapping[str, Tensor]]:
     """‖U_i‖ by round and parameter tensor, and the model of the first round."""
     sizes = [shape.numel() for shape in round.shapes.values()]
     rows = {client: torch.zeros(1, max(1, len(sizes))) for client in round.clients}
@@ -125,7 +125,7 @@ def _norms(history: History, round: Round) -> tuple[Rows, Mapping[str, Tensor]]:
     )
 
 
-def _residuals(history: History, round: Round) -> tuple[Rows, Mapping[str, Tensor]]:
+def _residuals(history: History, round: HeardRound) -> tuple[Rows, Mapping[str, Tensor]]:
     """Σ a_t (U_i − Ū) with a_t = ‖Ū‖²/η²; beside them the number of rounds and Σ a_t."""
     mean = round.replies.average()
     weight = float(torch.linalg.vector_norm(mean, dtype=torch.float64)) ** 2 / round.state.lr**2
@@ -137,13 +137,13 @@ def _residuals(history: History, round: Round) -> tuple[Rows, Mapping[str, Tenso
     )
 
 
-def _updates(history: History, round: Round) -> tuple[Rows, Mapping[str, Tensor]]:
+def _updates(history: History, round: HeardRound) -> tuple[Rows, Mapping[str, Tensor]]:
     """Σ p_i U_i: all that a client ever added to the model."""
     shares = zip(round.replies.items(), round.replies.weights(), strict=True)
     return _added("updates", history, {c: -share * reply.moved for (c, reply), share in shares}), {}
 
 
-def _locals(history: History, round: Round) -> tuple[Rows, Mapping[str, Tensor]]:
+def _locals(history: History, round: HeardRound) -> tuple[Rows, Mapping[str, Tensor]]:
     """ω_i of the last round; empty for a client that missed it."""
     replies, params = round.replies, round.state.params
     return {c: params - replies[c].moved if c in replies else torch.empty(0) for c in round.clients}, {}
@@ -154,7 +154,7 @@ def _added(kind: str, history: History, terms: Mapping[ClientId, Vector]) -> Row
     return {client: before.get(client, torch.zeros_like(term)) + term for client, term in terms.items()}
 
 
-KINDS: Mapping[str, Callable[[History, Round], tuple[Rows, Mapping[str, Tensor]]]] = {
+KINDS: Mapping[str, Callable[[History, HeardRound], tuple[Rows, Mapping[str, Tensor]]]] = {
     "norms": _norms,
     "residuals": _residuals,
     "updates": _updates,

@@ -22,7 +22,7 @@ ClientId = str
 Buffers: TypeAlias = Mapping[str, Tensor]
 """What a model carries beside its parameters (BatchNorm statistics); empty for most models."""
 
-Setting = float | int | str | bool
+ConfigValue = float | int | str | bool
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Job:
     work: str
     params: Vector
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    config: Mapping[str, Setting] = field(default_factory=dict)
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
     buffers: Buffers | None = None
-    """None: those of the round, which the driver fills in."""
+    """None: those of the round's own model, which the driver fills in, and merges from the replies."""
     expects: Mapping[str, torch.Size] = field(default_factory=dict)
     """The arrays that a method's own work may send back, by name; a reply with others is refused."""
 
@@ -48,14 +48,16 @@ def train(
     step: str = "plain",
     *,
     arrays: Mapping[str, Tensor] | None = None,
-    **config: Setting,
+    buffers: Buffers | None = None,
+    **config: ConfigValue,
 ) -> Job:
     """A job of local training: which loss to minimise, and by which step rule.
 
     ``config`` holds settings of the loss and the step rule; ``lr`` replaces the phase's learning rate before
-    decay, and ``effort`` is the share of the local epochs, rounded up.
+    decay, and ``effort`` is the share of the local epochs, rounded up. A model other than the round's own
+    brings its ``buffers``.
     """
-    return Job("train", params, arrays or {}, {"loss": loss, "step": step, **config})
+    return Job("train", params, arrays or {}, {"loss": loss, "step": step, **config}, buffers)
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,27 @@ class Replies(Mapping[ClientId, Reply]):
     def weights(self) -> list[float]:
         total = sum(reply.examples for reply in self.values())
         return [reply.examples / total for reply in self.values()]
+
+    def merged_buffers(self, before: Buffers) -> Buffers:
+        """Averages the float buffers of clients that trained; integer ones (counters) follow the first.
+
+        One that nobody has changed stays as it is: rounding would let it drift.
+        """
+        trained = Replies({client: reply for client, reply in self.items() if reply.displacement is not None})
+        if not trained:
+            return before
+        merged = {}
+        for name, first in next(iter(trained.values())).buffers.items():
+            values = [reply.buffers[name] for reply in trained.values()]
+            unchanged = before.get(name, first)
+            if all(torch.equal(value, unchanged) for value in values) or not first.is_floating_point():
+                merged[name] = first
+            else:
+                merged[name] = sum(
+                    (value * weight for value, weight in zip(values, trained.weights(), strict=True)),
+                    torch.zeros_like(first),
+                )
+        return merged
 
     def _combine(self, weights: list[float]) -> Vector:
         first, *others = self.values()

@@ -43,6 +43,8 @@ from .participation import Participation
 from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
 
+RATES = torch.finfo(torch.float32)
+
 
 def unlearn(
     phases: Sequence[Phase],
@@ -150,7 +152,10 @@ class _Run:
         require_count("evaluate_every", evaluate_every, 1)
         if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in self.phases):
             raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
+        elapsed = 0
         for phase in self.phases:
+            elapsed += phase.rounds
+            self._require_usable_rate(phase, elapsed)
             there = present.intersection(phase.learners(request))
             if len(there) < self.participation.minimum:
                 raise FedUnlearnError(
@@ -158,6 +163,17 @@ class _Run:
                     f"{self.participation.minimum}: wait for others, or lower the minimum"
                 )
         requirements.check(self.phases, request, self.federation.task)
+
+    def _require_usable_rate(self, phase: Phase, elapsed: int) -> None:
+        """Refuses learning rates that can be neither squared nor divided by."""
+        last = phase.lr * self.training.decay ** max(0, elapsed - 1)
+        for rate, when in ((phase.lr, "begins with"), (last, "falls to")):
+            if phase.rounds and not RATES.tiny <= rate <= RATES.max:
+                raise FedUnlearnError(
+                    f"the learning rate of {phase.stage} {when} {rate:.3g} (lr = {phase.lr:g}, decay = "
+                    f"{self.training.decay:g}), and float32 holds {RATES.tiny:.0e} to {RATES.max:.0e}: "
+                    "change lr or decay, or run fewer rounds"
+                )
 
     def evaluate(self, state: State) -> tuple[Metrics, bool]:
         """Asks the clients that are present to measure the model on their own sets.
@@ -285,7 +301,8 @@ class _Run:
                     done = self._ask(jobs, before, decay, index, len(exchanges), buffers)
                 exchanges.append(done)
                 self._require_answers(phase, done, before, learners)
-                buffers = _merged(done.replies.of(learners), buffers)
+                own = (client for client in learners if client in jobs and jobs[client].buffers is None)
+                buffers = done.replies.of(own).merged_buffers(buffers)
                 jobs = round.send(done.replies)
         except StopIteration as stop:
             after: State = stop.value
@@ -383,37 +400,24 @@ def _finished(phase: Phase, before: State, after: State) -> State:
 
 def _halted(phase: Phase, before: State, missing: MissingReply, exchanges: Sequence[Exchange]) -> State:
     """The end of a round that cannot be completed: diverged where only updates that are not finite came."""
-    failures = exchanges[-1].replies.missing if exchanges else {}
+    jobs, replies = (exchanges[-1].jobs, exchanges[-1].replies) if exchanges else ({}, Replies({}))
+    failures = {client: failure for client, failure in replies.missing.items() if client in jobs}
     wild = [client for client, failure in failures.items() if failure.reason is Reason.NOT_FINITE]
-    if wild and len(wild) == len(failures):
-        return _diverged(phase, before, f"{wild[0]} {failures[wild[0]].detail}")
-    return replace(before, diagnostics={}).halt(Status.MISSING_REPLY, str(missing))
+    if not wild or len(wild) < len(failures):
+        return replace(before, diagnostics={}).halt(Status.MISSING_REPLY, str(missing))
+    what = f"{wild[0]} {failures[wild[0]].detail}"
+    if len(wild) == len(jobs) > 1:
+        return _diverged(phase, before, f"{what}, as did everybody else,")
+    # Others, or nobody else, could train at this rate: the client's data may be the cause as well.
+    return _diverged(phase, before, what, f"check the data of {wild[0]}, or ")
 
 
-def _diverged(phase: Phase, state: State, what: str) -> State:
+def _diverged(phase: Phase, state: State, what: str, first: str = "") -> State:
     return replace(state, diagnostics={}).halt(
         Status.DIVERGED,
         f"{what} in round {state.round + 1} of {phase.stage}: the model before it is kept; "
-        f"lower the learning rate (now {phase.lr:g}) and run again",
+        f"{first}lower the learning rate (now {phase.lr:g}) and run again",
     )
-
-
-def _merged(replies: Replies, before: Buffers) -> Buffers:
-    """Averages the float buffers of clients that trained; integer ones (counters) follow the first."""
-    trained = Replies({client: reply for client, reply in replies.items() if reply.displacement is not None})
-    if not trained:
-        return before
-    merged = {}
-    for name, old in next(iter(trained.values())).buffers.items():
-        values = [reply.buffers[name] for reply in trained.values()]
-        if old.is_floating_point():
-            merged[name] = sum(
-                (value * weight for value, weight in zip(values, trained.weights(), strict=True)),
-                torch.zeros_like(old),
-            )
-        else:
-            merged[name] = values[0]
-    return merged
 
 
 @contextmanager

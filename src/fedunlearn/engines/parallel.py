@@ -12,16 +12,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from ..client import data as holdings
 from ..client.data import ClientData, Data, as_clients
 from ..client.learner import Learner
-from ..core import ClientId, Job, Mean, Precision, Replies, Reply, Task, Terms, registry
+from ..core import (
+    ClientId,
+    Failure,
+    FedUnlearnError,
+    Job,
+    Mean,
+    Precision,
+    Reason,
+    Replies,
+    Reply,
+    Task,
+    Terms,
+    registry,
+)
 from ..tasks import Classification
 from .memory import Place, SharedMemory
-from .sequential import split_known, training_order
-from .workers import Result, WorkerPool
-from .workers import Task as Message
+from .sequential import attempt, sorted_out, split_known, training_order
+from .workers import Message, Result, WorkerPool
 
 
 class Parallel:
@@ -43,6 +56,7 @@ class Parallel:
         precision: Precision = "fp32",
     ) -> None:
         self._data = as_clients(data)
+        _require_no_processes(self._data)
         self._learner = Learner(model, task, precision=precision)
         self._learner.check(self._data)
         self._memory = SharedMemory()
@@ -97,16 +111,17 @@ class Parallel:
             for row, client in enumerate(clients)
         ]
         answers = self._do(messages, [self._effort(client, known[client]) for client in clients])
-        replies = {client: _reply(answer) for client, answer in zip(clients, answers, strict=True)}
+        found = {client: _found(answer) for client, answer in zip(clients, answers, strict=True)}
         for row, client in enumerate(trained):
-            displacement, *buffers = (values[row] for _, values in room)
-            named = zip(self._learner.buffers, buffers, strict=True)
-            replies[client] = replace(
-                replies[client],
-                displacement=displacement,
-                buffers={name: value.clone() for name, value in named},
-            )
-        return Replies(replies, missing)
+            if isinstance(reply := found[client], Reply):
+                displacement, *buffers = (values[row] for _, values in room)
+                named = zip(self._learner.buffers, buffers, strict=True)
+                found[client] = replace(
+                    reply,
+                    displacement=displacement,
+                    buffers={name: value.clone() for name, value in named},
+                )
+        return sorted_out(found, missing)
 
     def _effort(self, client: ClientId, job: Job) -> int:
         """How much a job has to read, so that the longest begin first."""
@@ -145,7 +160,10 @@ class _Clients:
         terms = Terms(**{**message["terms"], "seed": tuple(message["terms"]["seed"])})
         results = [self._see(place) for place in message["results"]]
         client = message["client"]
-        reply = self.learner.perform(client, self.data[client], job, terms, *results[:1])
+        out = results[0] if results else None
+        reply = attempt(self.learner, client, self.data[client], job, terms, out)
+        if isinstance(reply, Failure):
+            return {"failed": reply.detail}
         for place, buffer in zip(results[1:], reply.buffers.values(), strict=True):
             place.copy_(buffer)
         return {
@@ -164,6 +182,16 @@ class _Clients:
         return {name: self._see(place) for name, place in places.items()}
 
 
+def _require_no_processes(clients: Mapping[ClientId, ClientData]) -> None:
+    for client, held in clients.items():
+        for name, data in {"train": held.train, **held.evaluations}.items():
+            if isinstance(data, DataLoader) and data.num_workers:
+                raise FedUnlearnError(
+                    f"{client}, set {name!r}: its DataLoader starts processes (num_workers = "
+                    f"{data.num_workers}), which worker processes may not: use num_workers=0, or one worker"
+                )
+
+
 def _message(client: ClientId, job: Job, terms: Terms, places: Mapping[int, Place]) -> dict[str, Any]:
     return {
         "client": client,
@@ -176,7 +204,9 @@ def _message(client: ClientId, job: Job, terms: Terms, places: Mapping[int, Plac
     }
 
 
-def _reply(answer: Result) -> Reply:
+def _found(answer: Result) -> Reply | Failure:
+    if "failed" in answer:
+        return Failure(Reason.FAILED, answer["failed"])
     statistics = {
         name: {score: Mean(*mean) for score, mean in means.items()}
         for name, means in answer["statistics"].items()

@@ -40,14 +40,14 @@ MINIMUM_DEADLINE = 600.0
 DEADLINE_FACTOR = 10.0
 """A round may take this many times as long as the slowest one so far."""
 
-Task = Mapping[str, Any]
+Message = Mapping[str, Any]
 Result = Mapping[str, Any]
-"""Tasks and results travel as JSON; larger values lie in shared memory.
+"""Messages and results travel as JSON; larger values lie in shared memory.
 
 Tensors whose size only the worker knows go under ``arrays`` of a result; they follow as safetensors.
 """
 
-Work = Callable[[Task], Result]
+Work = Callable[[Message], Result]
 
 
 class Worker(NamedTuple):
@@ -70,7 +70,7 @@ class WorkerPool:
         self._slowest = 0.0
         weakref.finalize(self, _end, self._workers, self._owner)
 
-    def run(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Result]:
+    def run(self, tasks: Sequence[Message], sizes: Sequence[int]) -> list[Result]:
         """Returns the result of each task. Workers take the largest tasks first, each the next when free.
 
         Tasks must be repeatable: those of a worker that dies or misses the deadline run again.
@@ -121,7 +121,7 @@ class WorkerPool:
                 ) from error
 
     def _round(
-        self, tasks: Sequence[Task], order: Sequence[int], deadline: float, results: dict[int, Result]
+        self, tasks: Sequence[Message], order: Sequence[int], deadline: float, results: dict[int, Result]
     ) -> str | None:
         """Adds the results of one attempt; removes workers that fail and returns what happened to one."""
         self._queue.fill(order)
@@ -277,7 +277,7 @@ def _serve(
                 connection.send_bytes(tensors)
 
 
-def _attempt(work: Work, task: Task) -> tuple[Result, bytes]:
+def _attempt(work: Work, task: Message) -> tuple[Result, bytes]:
     """The result of a task and its arrays as safetensors, or what went wrong."""
     try:
         result = dict(work(task))
@@ -288,10 +288,15 @@ def _attempt(work: Work, task: Task) -> tuple[Result, bytes]:
     except FedUnlearnError as error:
         return {"failure": str(error), "expected": True}, b""
     except Exception as error:
-        if isinstance(error, MemoryError) or "you tried to allocate" in str(error):
+        if out_of_memory(error):
             advice = "use fewer workers, smaller batches or a smaller model"
             return {"failure": f"a worker process ran out of memory: {advice}", "expected": True}, b""
         return {"failure": f"in a worker process:\n{traceback.format_exc()}", "expected": False}, b""
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether Python or torch found no memory."""
+    return isinstance(error, MemoryError) or "you tried to allocate" in str(error)
 
 
 def _note(message: Warning | str) -> None:

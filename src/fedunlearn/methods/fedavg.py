@@ -13,9 +13,11 @@ class Averaging(Phase):
     """The retained clients continue without the targets, averaged by their number of examples."""
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
+    step_rule: ClassVar[str] = "plain"
+    """By which the clients train."""
 
     def round(self, request: Request, state: State) -> Round:
-        replies = yield {client: train(state.params) for client in request.asked}
+        replies = yield {client: train(state.params, step=self.step_rule) for client in request.asked}
         return state.step(-replies.some(request.asked).average())
 
 
@@ -38,6 +40,6 @@ class Pretraining(Phase):
     def round(self, request: Request, state: State) -> Round:
         replies = yield {client: train(state.params) for client in request.asked}
         heard = History.from_tensors(state.memory).hear(
-            self.history, history.Round(state, replies, request.clients, request.shapes)
+            self.history, history.HeardRound(state, replies, request.clients, request.shapes)
         )
         return state.step(-replies.some(request.asked).average()).remember(**heard.tensors())

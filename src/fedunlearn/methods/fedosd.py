@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..client.losses import require_unlearning_loss
-from ..core import Phase, Replies, Request, Round, Stage, State, Status, train
+from ..core import Phase, Replies, Request, Round, Stage, State, Status, Vector, train
 from ..core.registry import method
 from ..core.seeds import generator
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
@@ -45,6 +45,12 @@ class ForgettingDescent(Phase):
         forget, retained = replies.every(request.targets).mean(), replies.some(request.asked)
         draw = generator(request.seed, "direction", state.round)
         found = self.direction(forget, retained.matrix(), draw)
+        return self.moved(request, state, forget, retained, found)
+
+    def moved(
+        self, request: Request, state: State, forget: Vector, retained: Replies, found: Direction
+    ) -> State:
+        """The state after a step in the direction that was found."""
         moved = state.step(
             found.vector,
             **diagnostics(found),

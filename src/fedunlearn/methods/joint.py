@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from ..client.losses import require_unlearning_loss
-from ..core import Phase, Request, Round, State, train
+from ..core import Phase, Replies, Request, State, Vector
 from ..core.registry import method
-from ..core.seeds import generator
-from ..maths import project_between
+from ..maths import Direction, project_between
 from .fedosd import ForgettingDescent, diagnostics
 from .schedule import Schedule
 
@@ -28,13 +27,9 @@ class JointDescent(ForgettingDescent):
 
     loss: str = "unlikelihood"
 
-    def round(self, request: Request, state: State) -> Round:
-        replies = yield {target: train(state.params, self.loss) for target in request.targets} | {
-            client: train(state.params) for client in request.asked
-        }
-        forget, retained = replies.every(request.targets).mean(), replies.some(request.asked)
-        draw = generator(request.seed, "direction", state.round)
-        found = self.direction(forget, retained.matrix(), draw)
+    def moved(
+        self, request: Request, state: State, forget: Vector, retained: Replies, found: Direction
+    ) -> State:
         back = [anchor - state.params for anchor in (request.params, *request.anchors)]
         learn = project_between(retained.mean(), torch.stack([forget, *back]))
         return state.step(found.vector - learn, **diagnostics(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..client.losses import Loss, teacher_logits
-from ..core import Batch, Job, LabelTask, Phase, Request, Round, Stage, State, require, train
+from ..core import Batch, Buffers, Job, LabelTask, Phase, Request, Round, Stage, State, require, train
 from ..core.registry import loss, method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -20,17 +21,35 @@ Guidance = Literal["all", "target", "none"]
 @loss("pseudo_labels", summary="cross-entropy to the labels that another model predicts", part_of="mode")
 def pseudo_labels(task: LabelTask, job: Job) -> Loss:
     """Learn another model's predicted classes instead of the labels."""
-    teacher = job.arrays["teacher"]
+    teacher, buffers = job.arrays["teacher"], unprefixed("teacher", job.arrays)
 
     def minimised(model: nn.Module, batch: Batch) -> Tensor:
-        return cross_entropy(task.logits(model, batch), teacher_logits(task, model, teacher, batch).argmax(1))
+        predicted = teacher_logits(task, model, teacher, batch, buffers).argmax(1)
+        return cross_entropy(task.logits(model, batch), predicted)
 
     return minimised
 
 
+def unprefixed(model: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The buffers of a model among tensors, where they are called ``MODEL/BUFFER``."""
+    return {
+        name.removeprefix(f"{model}/"): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(f"{model}/")
+    }
+
+
+def prefixed(model: str, buffers: Buffers) -> dict[str, Tensor]:
+    """The opposite of ``unprefixed``."""
+    return {f"{model}/{name}": buffer for name, buffer in buffers.items()}
+
+
 @dataclass(frozen=True)
 class MomentumDegradation(Phase):
-    """The retained clients train a new model θ, which ω moves towards; then θ guides the clients."""
+    """The retained clients train a new model θ, which ω moves towards; then θ guides the clients.
+
+    θ keeps buffers of its own: BatchNorm statistics of one model do not fit the other.
+    """
 
     momentum: float = 0.95
     guidance: Guidance = "all"
@@ -41,21 +60,30 @@ class MomentumDegradation(Phase):
 
     def start(self, request: Request, state: State) -> State:
         assert request.fresh is not None
-        return super().start(request, state).remember(degraded=request.fresh("mode").params)
+        fresh = request.fresh("mode")
+        return (
+            super()
+            .start(request, state)
+            .remember(degraded=fresh.params, **prefixed("degraded", fresh.buffers))
+        )
 
     def round(self, request: Request, state: State) -> Round:
         # Degradation: θ learns from the retained clients, ω ← λ ω + (1 − λ) θ.
-        theta = state.memory["degraded"]
-        replies = yield {client: train(theta, lr=self.degrade_lr) for client in request.asked}
+        theta, buffers = state.memory["degraded"], unprefixed("degraded", state.memory)
+        job = train(theta, lr=self.degrade_lr, buffers=buffers)
+        replies = yield dict.fromkeys(request.asked, job)
         taught = replies.some(request.asked)
-        theta = theta - taught.average()
-        state = state.step((1 - self.momentum) * (theta - state.params)).remember(degraded=theta)
+        theta, buffers = theta - taught.average(), {**taught.merged_buffers(buffers)}
+        state = state.step((1 - self.momentum) * (theta - state.params))
+        state = state.remember(degraded=theta, **prefixed("degraded", buffers))
         if self.guidance == "none":
             return state
         # Guidance: ω learns θ's predictions at the targets, and the labels at the other clients.
         guided = request.asked if self.guidance == "all" else ()
         replies = yield {client: train(state.params) for client in guided} | {
-            target: train(state.params, "pseudo_labels", arrays={"teacher": theta})
+            target: train(
+                state.params, "pseudo_labels", arrays={"teacher": theta, **prefixed("teacher", buffers)}
+            )
             for target in request.targets
         }
         replies.every(request.targets)
