@@ -194,4 +194,4 @@ def test_a_full_disk_costs_nothing_that_was_written(refused_here, here, small, t
         assert here("run", small, "--out", "roomy").returncode == 0
         assert model(disk / "run") == model(tmp_path / "roomy")
     finally:
-        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["umount", "--lazy", disk], check=True)
