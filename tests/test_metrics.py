@@ -42,9 +42,9 @@ def test_a_value_is_written_by_its_metric(key, value, text):
     ("key", "title", "better"),
     [
         ("r_acc client-3", "R-Acc client-3", "higher"),
-        ("r_mse", "R-mse", "none"),
-        ("r_mse_worst", "Worst R-mse", "none"),
-        ("forget_mse", "Forget mse", "retraining"),
+        ("r_mse", "R-MSE", "lower"),
+        ("r_mse_worst", "Worst R-MSE", "lower"),
+        ("forget_mse", "Forget MSE", "retraining"),
         ("target_top_5", "Target top 5", "none"),
         ("my_own_number", "my own number", "none"),
     ],

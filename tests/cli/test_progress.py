@@ -53,8 +53,8 @@ def test_plain_lines_come_at_the_end_of_each_stage_without_escape_codes():
     lines = plain(start(), *(event(0, n, **SCORES) for n in range(1, 5)), *(event(1, n) for n in range(1, 4)))
     assert lines == [
         "pre-training skipped: ω⁰ exists already",
-        "unlearning 4/4  ASR 0.125  R-Acc 0.750 (round 4)",
-        "post-training 3/3  ASR 0.125  R-Acc 0.750 (unlearning 4)",
+        "unlearning 4/4  ASR 12.5%  R-Acc 75.0% (round 4)",
+        "post-training 3/3  ASR 12.5%  R-Acc 75.0% (unlearning 4)",
     ]
 
 
@@ -147,7 +147,7 @@ def terminal(monkeypatch):
 @pytest.mark.usefixtures("terminal")
 def test_a_terminal_gets_bars_with_measurements_and_the_time_left_of_all_rounds():
     shown = on_terminal(start(), event(0, 1, **SCORES), event(0, 2), event(1, 1))
-    for words in ("all rounds", "unlearning", "post-training", "2/4", "ASR 0.125", "(round 1)", "ETA", "━"):
+    for words in ("all rounds", "unlearning", "post-training", "2/4", "ASR 12.5%", "(round 1)", "ETA", "━"):
         assert words in shown
 
 

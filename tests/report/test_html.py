@@ -324,7 +324,7 @@ def test_a_clean_client_is_judged_by_the_distance_to_retraining(page, tmp_path):
     assert "1 of 3 finished rows end near the Forget acc of retraining (82.3%)." in text
     assert "Among them, puf keeps the highest R-Acc (80.0%)." in text
     assert "Forget acc closest to retraining 81.0% puf (retraining 82.3%)" in text
-    assert "closer to the line is better; the line is the Forget acc of retraining" in text
+    assert "the line is the Forget acc of retraining" in text
     assert "Lowest Forget" not in text
     assert "Up and left" not in text
     assert (
@@ -338,7 +338,7 @@ def test_a_clean_client_is_judged_by_the_distance_to_retraining(page, tmp_path):
 def test_a_clean_client_cannot_be_judged_without_retraining(page, tmp_path):
     rows = {"ascent": (0.30, 0.0, 0.02), "puf": (0.80, 0.70, 0.81)}
     text = said(page(clean(tmp_path / "c", rows, 0.953)))
-    assert "Without a retrain row, Forget acc cannot be judged: lower is not better." in text
+    assert "Without a retrain row, Forget acc cannot be judged by itself." in text
     assert "closest to retraining" not in text
     assert "Lowest Forget" not in text
     assert "Up and left" not in text

@@ -74,7 +74,7 @@ def test_without_a_backdoor_the_forgotten_data_itself_is_shown(folder):
     path.write_text(path.read_text().replace('"asr"', '"forget_acc"'))
     run = read_run(folder)
     assert "The model is right on 2.0% of the forgotten data" in verdict(run)
-    assert "Compare it with a retrain run: lower is not better." in verdict(run)
+    assert "Compare Forget acc with a retrain run: no value is good in itself." in verdict(run)
     assert "Forget acc" in stage_table(run)[0]
     assert "ASR" not in stage_table(run)[0]
 
@@ -101,10 +101,10 @@ def test_scores_of_another_task_are_shown_under_their_own_name(folder):
     run = read_run(folder)
     header, *_, last = stage_table(run)
     shown = dict(zip(header, last, strict=True))
-    assert (shown["Forget mse"], shown["R-mse"], shown["Target mse"]) == ("0.020", "0.850", "0.500")
+    assert (shown["Forget MSE"], shown["R-MSE"], shown["Target mse"]) == ("0.020", "0.850", "0.500")
     assert "The mse of the retained clients went from 0.800 to 0.850" in verdict(run)
     results, *_ = comparison_tables({"mine": [run]})
-    assert results[0][1:4] == ["Forget mse¹", "R-mse¹", "Worst R-mse¹"]
+    assert results[0][1:4] == ["Forget MSE¹", "R-MSE¹", "Worst R-MSE¹"]
 
 
 def test_coverage_is_shown_where_not_everybody_was_heard(folder):

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ..core import Event, Stage, Status
+from ..measure.metrics import forgetting_key, metric, utility_key
 
 QUIET_SECONDS = 10.0
 MEASURED_ROUNDS = 3
@@ -19,8 +20,6 @@ MEASURED_ROUNDS = 3
 
 Planned = Mapping[str, tuple[int, int]]
 """By run: the rounds of its pre-training, and those after it. A single run needs no name."""
-
-_SHOWN = {"asr": "ASR", "forget_acc": "forget", "r_acc": "R-Acc"}
 
 
 class Estimate:
@@ -135,7 +134,8 @@ class Display:
     def _hear(self, run: str, label: str, event: Event) -> None:
         phase, state = event.phases[event.progress.phase], event.progress.state
         begins = event.metrics["stage"] == "start"
-        if measured := {key: float(event.metrics[key]) for key in _SHOWN if key in event.metrics}:
+        shown = filter(None, (forgetting_key(event.metrics), utility_key(event.metrics)))
+        if measured := {key: float(event.metrics[key]) for key in shown}:
             self._scores = measured
             self._scored = ("start" if begins else phase.stage, state.round)
         self._estimate.hear(run, event)
@@ -186,7 +186,8 @@ class Display:
             return ""
         then, number = self._scored
         when = f"round {number}" if then == stage else "before" if then == "start" else f"{then} {number}"
-        return "  ".join(f"{_SHOWN[key]} {value:.3f}" for key, value in self._scores.items()) + f" ({when})"
+        scores = [f"{metric(key).title} {metric(key).text(value)}" for key, value in self._scores.items()]
+        return f"{'  '.join(scores)} ({when})"
 
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, soft_wrap=True)

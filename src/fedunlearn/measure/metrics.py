@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+Better = Literal["lower", "higher", "none", "retraining"]
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -26,7 +28,7 @@ class Metric:
     title: str
     unit: str
     digits: int
-    better: Literal["lower", "higher", "none", "retraining"]
+    better: Better
     help: str
 
     def text(self, value: float) -> str:
@@ -237,6 +239,8 @@ METRICS: Mapping[str, Metric] = {metric.key: metric for metric in _TABLE}
 
 _SCORE = re.compile(r"(r|forget|target)_(.+?)(_std|_worst|_best)?")
 _OF_SCORE = {"_std": "std of {}", "_worst": "Worst {}", "_best": "Best {}"}
+_ERRORS = {"mse": "MSE", "rmse": "RMSE", "mae": "MAE", "error": "error", "perplexity": "perplexity"}
+"""Scores of which less is better, and how they are written."""
 
 
 def metric(key: str) -> Metric:
@@ -250,7 +254,8 @@ def _score(key: str) -> Metric:
     matched = _SCORE.fullmatch(key)
     if matched is None:
         return Metric(key, key.replace("_", " "), "", 3, "none", "")
-    of, name, part = matched[1], matched[2].replace("_", " "), matched[3]
+    of, part = matched[1], matched[3]
+    name = _ERRORS.get(matched[2], matched[2].replace("_", " "))
     if of == "forget":
         return Metric(
             key,
@@ -263,7 +268,10 @@ def _score(key: str) -> Metric:
     if of == "target":
         return Metric(key, f"Target {name}", "", 3, "none", f"{name} on the target's own test data.")
     title = _OF_SCORE[part].format(f"R-{name}") if part else f"R-{name}"
-    return Metric(key, title, "", 3, "none", f"{name} of the retained clients, each on its own test data.")
+    if part == "_std":
+        return Metric(key, title, "", 3, "none", f"Standard deviation of R-{name} over the retained clients.")
+    better: Better = "lower" if matched[2] in _ERRORS else "none"
+    return Metric(key, title, "", 3, better, f"{name} of the retained clients, each on its own test data.")
 
 
 def client_of(key: str) -> str:

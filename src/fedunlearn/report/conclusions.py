@@ -156,7 +156,7 @@ def verdict(run: Run) -> str:
             f"unlearning and is {memory.text(memory.end)} at the end."
         )
     if memory and memory.metric.better == "retraining" and run.method != "retrain":
-        sentences.append("Compare it with a retrain run: lower is not better.")
+        sentences.append(f"Compare {memory.metric.title} with a retrain run: no value is good in itself.")
     coverage = float(run.evaluated[-1].get("coverage", 1.0))
     if coverage < 1:
         unheard = ", ".join(map(str, run.outcome.get("unheard", [])))
@@ -212,7 +212,7 @@ def headline(finished: Finished, judgement: Judgement) -> str:
         )
     if not judged:
         kept = _best_kept(found, f"Of {len(found)} finished rows")
-        return f"Without a retrain row, {score.title} cannot be judged: lower is not better. {kept}".strip()
+        return f"Without a retrain row, {score.title} cannot be judged by itself. {kept}".strip()
     count = f"{len(forgot)} of {len(judged)} finished rows end "
     if judgement.aim is not None:
         count += f"near the {score.title} of retraining ({score.text(judgement.aim)})"

@@ -276,10 +276,12 @@ def _scatter(rows: Rows) -> dict[str, Any] | None:
         return None
     (x, y), judgement, score = _axes(rows), rows.judgement, metric(rows.forgetting)
     aim = judgement.aim
-    better = "Up and left is better."
+    useful = metric(rows.utility)
+    better = "Down and left is better." if useful.better == "lower" else "Up and left is better."
     if score.better == "retraining":
         better = (
-            f"Higher and closer to the line is better; the line is the {score.title} of retraining."
+            f"Closer to the line is better, and {'lower' if useful.better == 'lower' else 'higher'} "
+            f"{useful.title}; the line is the {score.title} of retraining."
             if aim is not None
             else f"Without a retrain row, neither side is better: {score.title} has no good value in itself."
         )
