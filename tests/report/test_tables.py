@@ -102,7 +102,7 @@ def test_scores_of_another_task_are_shown_under_their_own_name(folder):
     header, *_, last = stage_table(run)
     shown = dict(zip(header, last, strict=True))
     assert (shown["Forget MSE"], shown["R-MSE"], shown["Target MSE"]) == ("0.020", "0.850", "0.500")
-    assert "The mse of the retained clients went from 0.800 to 0.850" in verdict(run)
+    assert "The MSE of the retained clients went from 0.800 to 0.850" in verdict(run)
     results, *_ = comparison_tables({"mine": [run]})
     assert results[0][1:4] == ["Forget MSE¹", "R-MSE¹", "Worst R-MSE¹"]
 
