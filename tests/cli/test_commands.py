@@ -24,8 +24,8 @@ def test_version(fedunlearn):
 @pytest.mark.parametrize(
     "words", [(), ("demo",), ("run",), ("resume",), ("data",), ("data", "get"), ("methods",), ("report",)]
 )
-def test_help(fedunlearn, words):
-    result = fedunlearn(*words, "--help")
+def test_help(here, words):
+    result = here(*words, "--help")
     assert result.returncode == 0
     assert "Usage:" in result.stdout
     if words and words != ("data",) and words != ("methods",):
@@ -45,8 +45,8 @@ def test_no_word_of_the_help_is_taken_for_markup():
     assert seen > 20
 
 
-def test_without_a_command_comes_the_help(fedunlearn):
-    result = fedunlearn()
+def test_without_a_command_comes_the_help(here):
+    result = here()
     assert "demo" in result.stdout
     assert result.stderr == ""
     assert result.returncode != 0
@@ -138,30 +138,28 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
     assert (tmp_path / "elsewhere/outcome.json").read_text() == (folder / "outcome.json").read_text()
 
 
-def test_a_run_of_no_rounds_is_a_run(fedunlearn, small, tmp_path):
-    result = fedunlearn("run", small, "unlearning.rounds=0", "recovery.rounds=0", "--out", "run[/b]")
+def test_a_run_of_no_rounds_is_a_run(here, small, tmp_path):
+    result = here("run", small, "unlearning.rounds=0", "recovery.rounds=0", "--out", "run[/b]")
     assert result.returncode == 0, result.stderr
     assert "report  run[/b]/report.html\n" in result.stdout  # a path, not a markup
-    result = fedunlearn("report", "run[/b]", "--out", "pages/page.html")
+    result = here("report", "run[/b]", "--out", "pages/page.html")
     assert result.returncode == 0, result.stderr
     assert result.stdout == "report  pages/page.html\n"
     assert (tmp_path / "pages/page.html").read_bytes() == (tmp_path / "run[/b]/report.html").read_bytes()
 
 
-def test_a_comparison_leaves_a_table_and_a_report(fedunlearn, small, tmp_path):
+def test_a_comparison_leaves_a_table_and_a_report(here, small, tmp_path):
     small.write_text(small.read_text() + "[methods.fedosd]\n[methods.finetune]\n")
-    result = fedunlearn("compare", small, "--out", "both")
+    result = here("compare", small, "--out", "both")
     assert result.returncode == 0, result.stderr
     assert "both/report.html" in result.stdout
     assert "finetune" in (tmp_path / "both/report.html").read_text()
 
 
-def test_some_rows_of_a_comparison_may_take_what_others_refuse_and_lose_none(fedunlearn, small, tmp_path):
+def test_some_rows_of_a_comparison_may_take_what_others_refuse_and_lose_none(here, small, tmp_path):
     small.write_text(small.read_text() + "[methods.fedosd]\n[methods.finetune]\n")
-    assert fedunlearn("compare", small, "--only", "finetune", "--out", "some").returncode == 0
-    result = fedunlearn(
-        "compare", small, "options.objective=uce", "--only", "fedosd", "--at", "3", "--out", "some"
-    )
+    assert here("compare", small, "--only", "finetune", "--out", "some").returncode == 0
+    result = here("compare", small, "options.objective=uce", "--only", "fedosd", "--at", "3", "--out", "some")
     assert result.returncode == 0, result.stderr
     assert "after 3" in result.stdout
     lasting = (tmp_path / "some/comparison.md").read_text()

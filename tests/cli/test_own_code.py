@@ -27,7 +27,6 @@ def mine(tmp_path):
 
 def test_a_method_is_listed_run_and_compared(fedunlearn, small, mine, tmp_path):
     assert "a method of my own" in fedunlearn("methods", "--use", mine).stdout
-    assert "anchor = 'reverting'" in fedunlearn("methods", "mine", "--use", mine).stdout
     result = fedunlearn("run", small, "method=mine", "--use", "code/mine.py", "--workers", 2, "--out", "run")
     assert result.returncode == 0, result.stderr
     small.write_text('use = ["code/mine.py"]\n' + small.read_text() + "[methods.mine]\n[methods.fedosd]\n")

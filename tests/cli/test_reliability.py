@@ -154,7 +154,7 @@ def test_two_processes_on_one_folder(refused, small, tmp_path):
 
 
 def test_more_workers_than_clients_are_not_started(fedunlearn, small):
-    result = fedunlearn("run", small, "seed=5", "unlearning.rounds=1", "--workers", 100_000)
+    result = fedunlearn("run", small, "unlearning.rounds=1", "--workers", 100_000)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("note: 4 workers are enough for 4 clients") == 1
 

@@ -172,7 +172,7 @@ def test_a_whole_run_ends_in_the_same_bits(name, how):
 def test_the_order_of_arrival_changes_no_bit(slow):
     model, data = network("mlp"), holdings("mlp")
     first = data[slow].train.x[0]
-    model.register_forward_pre_hook(lambda _, x: time.sleep(0.1) if torch.equal(x[0][0], first) else None)
+    model.register_forward_pre_hook(lambda _, x: time.sleep(0.03) if torch.equal(x[0][0], first) else None)
     with Parallel(model, data, workers=3) as federation:
         assert same(forget("fedosd", "mlp", federation), forget("fedosd", "mlp", Sequential(model, data)))
 
