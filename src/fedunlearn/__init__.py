@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .driver import Above, Below, Conflicts, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
     from .methods import Averaging, Pretraining, Schedule
-    from .server import Server, pretrain
+    from .server import ForgettingFailed, Server, forget, pretrain
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
 
 __version__ = "0.2.0"
@@ -77,7 +77,7 @@ _MODULES = {
     "engines": ("Parallel", "Sequential", "simulate"),
     "methods": ("Averaging", "Pretraining", "Schedule", "method"),
     "models": ("model",),
-    "server": ("Server", "pretrain"),
+    "server": ("ForgettingFailed", "Server", "forget", "pretrain"),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -94,6 +94,7 @@ __all__ = [
     "Examples",
     "FedUnlearnError",
     "Federation",
+    "ForgettingFailed",
     "History",
     "Job",
     "LabelTask",
@@ -122,6 +123,7 @@ __all__ = [
     "Terms",
     "Vector",
     "flatten",
+    "forget",
     "load",
     "loss",
     "method",

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,7 +40,7 @@ from .core import (
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Participation, StopRule, unlearn
-from .engines import simulate
+from .engines import Joined, Sequential, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule
 from .options import check_options
 from .running import finished, run_in
@@ -67,6 +68,65 @@ def pretrain(
         raise FedUnlearnError(outcome.reason)
     recorded = History.from_tensors(outcome.state.memory)
     return replace(request.starting_from(outcome.state), history=recorded)
+
+
+class ForgettingFailed(FedUnlearnError):
+    """A request that could not be completed; the model is as it was, and the same call tries again."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
+
+
+def forget(
+    federation: Federation,
+    model: nn.Module,
+    targets: ClientId | Sequence[ClientId],
+    folder: Path | str,
+    *,
+    method: str = "fedosd",
+    schedule: Schedule = Schedule(),
+    history: Path | str | None = None,
+    training: LocalTraining = LocalTraining(),
+    participation: Participation = Participation(redo=2),
+    public: Data | None = None,
+    build: Callable[[], nn.Module] | None = None,
+    seed: int = 0,
+    stop: Sequence[StopRule] = (),
+    evaluate_every: int | None = None,
+    listeners: Sequence[Listener] = (),
+    **options: Any,
+) -> Outcome:
+    """Removes the targets from a model that a federation has trained; the module becomes the new model.
+
+    ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits.
+    A request that fails raises ``ForgettingFailed`` and leaves the module as it is. ``history`` is the file
+    that ``flower.Recording`` wrote, without the rows of the targets afterwards. Clients measure the model at
+    the ends of phases unless ``evaluate_every`` says otherwise. For one request after the other, use
+    ``Server``.
+    """
+    server = Server(
+        model,
+        federation,
+        folder=folder,
+        task=federation.task,
+        training=training,
+        participation=participation,
+        public=public,
+        build=build,
+        seed=seed,
+        listeners=listeners,
+    )
+    if history is not None:
+        server.history = History.from_tensors(record.read_tensors(Path(history))[0])
+    every = sys.maxsize if evaluate_every is None else evaluate_every
+    outcome = server.forget(targets, method, schedule, stop=stop, evaluate_every=every, **options)
+    if outcome.status.failed:
+        raise ForgettingFailed(outcome)
+    if history is not None:
+        record.write_tensors(Path(history), server.history.tensors())
+    vectors.load(model, outcome.state)
+    return outcome
 
 
 class Server:
@@ -107,8 +167,6 @@ class Server:
             self._federation = clients
         self._public = PUBLIC if public is not None else None
         if public is not None:
-            if self._federation is not None:
-                raise FedUnlearnError("public data goes with simulated clients: a federation brings its own")
             self._data[PUBLIC] = ClientData(public)
         self._folder = Path(folder)
         self._task = task
@@ -293,7 +351,8 @@ class Server:
             if target in self.forgotten:
                 raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
             if target not in clients:
-                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, clients)}")
+                away = "unknown client" if self._federation is None else "nobody is present under the name"
+                raise FedUnlearnError(f"{away} {target!r}{did_you_mean(target, clients)}")
         return Request(
             self.state.params,
             clients,
@@ -346,7 +405,7 @@ class Server:
 
     def _config(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
-        digests = {client: _digest(self._data[client].train) for client in self.clients if self._data}
+        digests = {c: _digest(self._data[c].train) for c in self.clients if c in self._data}
         return {
             "kind": "server",
             "name": self._folder.name,
@@ -362,7 +421,10 @@ class Server:
 
     def _engine(self, clients: Sequence[ClientId]) -> AbstractContextManager[Federation]:
         if self._federation is not None:
-            return nullcontext(self._federation)
+            if self._public is None:
+                return nullcontext(self._federation)
+            here = {PUBLIC: self._data[PUBLIC]}
+            return nullcontext(Joined(self._federation, Sequential(self._module, here, task=self._task)))
         members = [*clients, *([PUBLIC] if self._public else [])]
         data = {client: self._data[client] for client in members if client in self._data}
         return simulate(self._module, data, task=self._task, workers=self._workers)

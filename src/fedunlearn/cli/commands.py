@@ -13,9 +13,9 @@ from .console import out, print_in_any_encoding, print_text
 from .ending import fail
 
 try:
-    from typer.exceptions import TyperException as UsageProblem
-except ImportError:  # an older typer raises click's own
-    from click import ClickException as UsageProblem  # type: ignore[assignment]
+    from typer.exceptions import TyperException as UsageProblem  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # an older typer, as Flower needs it, raises click's own
+    from click import ClickException as UsageProblem
 
 SETTABLE = ("run", "compare")
 """Commands that take settings as KEY=VALUE."""
@@ -95,7 +95,7 @@ def _explained(error: UsageProblem) -> str:
             place = next(n for n, word in enumerate(words) if word.partition("=")[0] == option)
             value = words[place].partition("=")[2] or words[place + 1]
             return f"{name} is a setting, not an option: write {name}={value}"
-    return error.format_message()
+    return str(error.format_message())
 
 
 def _out_of_memory(error: Exception) -> bool:

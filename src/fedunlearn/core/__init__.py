@@ -1,7 +1,7 @@
 """What a method author reads: messages, state, phases, requests, federations, names and seeds."""
 
 from .errors import FedUnlearnError, require, require_count, require_rate
-from .federation import Federation, LocalTraining, Precision
+from .federation import Federation, LocalTraining, Precision, Selective
 from .history import History
 from .messages import (
     Buffers,
@@ -50,6 +50,7 @@ __all__ = [
     "Reply",
     "Request",
     "Round",
+    "Selective",
     "Stage",
     "State",
     "Statistics",

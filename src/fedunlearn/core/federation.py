@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from .errors import require, require_count
 from .messages import ClientId, Job, Replies, Terms
@@ -28,6 +28,15 @@ class Federation(Protocol):
 
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = ...) -> Replies:
         """Replies of the clients that answered, and reasons for those that did not."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A federation whose clients cannot carry out every job; methods that need one are refused at once."""
+
+    def refusal(self, job: Job) -> str | None:
+        """Why a job cannot be carried out, if so."""
         ...
 
 

@@ -133,11 +133,17 @@ class Reason(StrEnum):
     ABSENT = "absent"
     FAILED = "failed"
     LATE = "late"
+    STALE = "stale"
     UNASKED = "unasked"
     SHAPE = "shape"
     DTYPE = "dtype"
     NOT_FINITE = "not_finite"
     FIELD = "field"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the client is there and may do better when it is asked again."""
+        return self not in (Reason.ABSENT, Reason.LATE, Reason.UNASKED)
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,13 @@ class Replies(Mapping[ClientId, Reply]):
 
     def __len__(self) -> int:
         return len(self._replies)
+
+    def with_later(self, later: Replies) -> Replies:
+        """These replies and those of clients that were asked again."""
+        again = {*later, *later.missing}
+        return Replies(
+            {**self, **later}, {**{c: f for c, f in self.missing.items() if c not in again}, **later.missing}
+        )
 
     def of(self, clients: Iterable[ClientId]) -> Replies:
         """The replies of those clients that answered."""

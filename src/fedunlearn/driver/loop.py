@@ -29,6 +29,7 @@ from ..core import (
     Reason,
     Replies,
     Request,
+    Selective,
     Stage,
     State,
     Status,
@@ -37,7 +38,9 @@ from ..core import (
     require_count,
     requirements,
 )
+from ..core.threads import one_thread
 from ..maths import distance
+from . import rehearsal
 from .gate import admit, finite, measured_in_vain
 from .participation import Participation
 from .probes import Conflicts, Exchange, FinishedRound, Probe
@@ -79,7 +82,7 @@ def unlearn(
         for listener in listeners:
             listener(Event(progress, phases, metrics))
 
-    with _one_thread():
+    with one_thread():
         if resume is None:
             progress = Progress(0, 0, State(request.params, buffers=request.buffers))
             before, _ = run.evaluate(progress.state)
@@ -163,6 +166,8 @@ class _Run:
                     f"{self.participation.minimum}: wait for others, or lower the minimum"
                 )
         requirements.check(self.phases, request, self.federation.task)
+        if isinstance(self.federation, Selective):
+            rehearsal.check(self.phases, request, self.federation)
 
     def _require_usable_rate(self, phase: Phase, elapsed: int) -> None:
         """Refuses learning rates that can be neither squared nor divided by."""
@@ -325,7 +330,17 @@ class _Run:
             client: job if job.buffers is not None else replace(job, buffers=buffers)
             for client, job in jobs.items()
         }
-        return Exchange(complete, admit(complete, self.federation.exchange(complete, terms), buffers))
+        return Exchange(complete, self._answered(complete, terms, buffers))
+
+    def _answered(self, jobs: Jobs, terms: Terms, buffers: Buffers) -> Replies:
+        """The replies that can be used; clients that fail are asked again as often as participation says."""
+        replies = admit(jobs, self.federation.exchange(jobs, terms), buffers)
+        for _ in range(self.participation.redo):
+            again = {c: jobs[c] for c, f in replies.missing.items() if c in jobs and f.reason.repeatable}
+            if not again:
+                break
+            replies = replies.with_later(admit(again, self.federation.exchange(again, terms), buffers))
+        return replies
 
     def _require_answers(
         self, phase: Phase, done: Exchange, before: State, learners: Sequence[ClientId]
@@ -418,14 +433,3 @@ def _diverged(phase: Phase, state: State, what: str, first: str = "") -> State:
         f"{what} in round {state.round + 1} of {phase.stage}: the model before it is kept; "
         f"{first}lower the learning rate (now {phase.lr:g}) and run again",
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums over several threads differ in the last bits; results must not depend on the machine's load."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

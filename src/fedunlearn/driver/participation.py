@@ -22,6 +22,11 @@ class Participation:
     """How many, instead of a share."""
     minimum: int = 1
     """The run stops, to be resumed later, when fewer are present or answer."""
+    redo: int = 0
+    """How often a client that failed, or sent what cannot be used, is asked again in the same exchange.
+
+    Clients that are absent or late are not: they would have to work off old messages first.
+    """
 
     def __post_init__(self) -> None:
         require(
@@ -31,6 +36,7 @@ class Participation:
             "above 0 and at most 1",
         )
         require_count("minimum", self.minimum, 1)
+        require_count("redo", self.redo)
         if self.count is not None:
             require_count("count", self.count, 1)
             require(self.count >= self.minimum, "count", self.count, f"at least the minimum, {self.minimum}")

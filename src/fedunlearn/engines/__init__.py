@@ -1,7 +1,8 @@
 """Engines carry jobs to clients and replies back."""
 
+from .joined import Joined
 from .parallel import Parallel
 from .sequential import Sequential
 from .simulation import require, simulate
 
-__all__ = ["Parallel", "Sequential", "require", "simulate"]
+__all__ = ["Joined", "Parallel", "Sequential", "require", "simulate"]

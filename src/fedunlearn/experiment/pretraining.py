@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ..core import ClientId, FedUnlearnError, Listener, State, history
+from ..core import ClientId, FedUnlearnError, Listener, Stage, State, history
 from ..core.seeds import derive
 from ..data import Population
 from ..data.sources import user_cache
@@ -77,7 +77,7 @@ def pretrained(
             recorder = Recorder(folder, identity, seconds=checkpoint_seconds)
             if recorder.progress is not None and recorder.progress.elapsed_rounds > plan.rounds:
                 recorder = Recorder(folder / f"{plan.rounds}-rounds", identity, seconds=checkpoint_seconds)
-            with recorder, setting.federation(clients, workers) as federation:
+            with recorder, setting.federation(clients, workers, Stage.PRETRAINING) as federation:
                 outcome = unlearn(
                     (setting.experiment.pretraining_phase(),),
                     request,

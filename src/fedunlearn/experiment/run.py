@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import FedUnlearnError, History, Listener, Outcome, requirements
+from torch import nn
+
+from ..core import Federation, FedUnlearnError, History, Listener, Outcome, Stage, requirements
 from ..core.seeds import derive
 from ..driver import Below, Conflicts
 from ..engines import require
@@ -34,14 +36,16 @@ def perform(
     *,
     checkpoint_seconds: float = 5.0,
     workers: int | None = None,
+    elsewhere: Callable[[nn.Module, Stage], Federation] | None = None,
 ) -> Outcome:
     """Runs the experiment in a folder, or goes on with what the folder already holds.
 
-    ``workers`` (one for each core, unless given) decides about time, not about the result.
+    ``workers`` (one for each core, unless given) decides about time, not about the result, and so does
+    ``elsewhere``, which connects with clients on other machines for a stage.
     """
     require(experiment.device, experiment.precision)
     config = experiment.model_dump(mode="json")
-    setting = prepare(experiment)
+    setting = replace(prepare(experiment), elsewhere=elsewhere)
     module, phases = setting.build(0), experiment.phases()
     with locked(folder / "lock"):
         _claim(folder, config)
@@ -54,7 +58,7 @@ def perform(
         clients = setting.population.unlearning
         request = setting.request(omega0, clients, setting.population.targets)
         identity = {"config": config, "omega0": model_hash(omega0), **arithmetic(experiment)}
-        with setting.federation(clients, workers) as federation:
+        with setting.federation(clients, workers, Stage.UNLEARNING) as federation:
             return run_in(
                 folder,
                 identity,

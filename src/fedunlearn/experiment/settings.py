@@ -147,6 +147,8 @@ class ParticipationPlan(Table):
     """Number of clients that train in a round, instead of a share."""
     minimum: Count = 1
     """The run stops, to be resumed later, when fewer are present or answer."""
+    redo: Natural = 0
+    """How often a client that failed, or sent what cannot be used, is asked again."""
 
 
 class Experiment(Table):

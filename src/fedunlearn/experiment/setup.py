@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,11 +13,11 @@ from torch import nn
 
 from .. import models
 from ..client.data import ClientData, Examples
-from ..core import ClientId, Federation, History, LocalTraining, Request, State, vectors
+from ..core import ClientId, Federation, History, LocalTraining, Request, Stage, State, vectors
 from ..core.seeds import derive
 from ..data import PUBLIC, Population, load, poison, populate, reserve, trigger
 from ..driver import Participation
-from ..engines import simulate
+from ..engines import Joined, Sequential, simulate
 from ..record import environment
 from .settings import Experiment
 
@@ -32,6 +32,8 @@ class Setting:
     experiment: Experiment
     population: Population
     build: Callable[[object], nn.Module]
+    elsewhere: Callable[[nn.Module, Stage], Federation] | None = None
+    """Connects with clients on other machines, for a stage; without it, clients are simulated here."""
 
     @property
     def training(self) -> LocalTraining:
@@ -46,9 +48,14 @@ class Setting:
         return self.experiment.seed
 
     def federation(
-        self, clients: Mapping[ClientId, ClientData], workers: int | None
+        self, clients: Mapping[ClientId, ClientData], workers: int | None, stage: Stage
     ) -> AbstractContextManager[Federation]:
         chosen, public = self.experiment, self.population.public
+        if self.elsewhere is not None:
+            federation = self.elsewhere(self.build(0), stage)
+            if public is None:
+                return nullcontext(federation)
+            return nullcontext(Joined(federation, Sequential(self.build(0), {PUBLIC: public})))
         members = {**clients, **({PUBLIC: public} if public else {})}
         if workers is not None and workers > len(members):
             warnings.warn(f"{len(members)} workers are enough for {len(members)} clients", stacklevel=1)

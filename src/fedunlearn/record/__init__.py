@@ -1,12 +1,11 @@
 """Run folders: the files of a run, and how to resume from them."""
 
-from .files import digest, locked, read_tensors, write, write_json, write_tensors
+from ..core.hashes import digest, fingerprint, model_hash
+from .files import locked, read_tensors, write, write_json, write_tensors
 from .runs import (
     RECOVERY_HINT,
     Recorder,
     environment,
-    fingerprint,
-    model_hash,
     public,
     read_json,
     read_metrics,

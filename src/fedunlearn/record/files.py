@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from ..core import FedUnlearnError
+from ..core.hashes import digest
 
 
 @contextmanager
@@ -113,16 +113,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     return hashlib.sha256((digest(tensors) + json.dumps(metadata, sort_keys=True)).encode()).hexdigest()
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and bytes."""
-    total = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().contiguous()
-        total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -20,23 +19,11 @@ from typing import Any
 import torch
 
 from ..core import Event, FedUnlearnError, Metrics, Progress, State, Status
-from .files import digest, explained, make_folder, read_tensors, remove_partial, write_tensors
+from .files import explained, make_folder, read_tensors, remove_partial, write_tensors
 
 FORMAT = "fedunlearn checkpoint 2"
 KEPT = 2
 RECOVERY_HINT = "restore the file, or delete the run folder and run again"
-
-
-def model_hash(state: State) -> str:
-    """SHA-256 of a model's parameters and buffers; equal hashes mean bit-identical models."""
-    return digest(
-        {"params": state.params, **{f"buffer {name}": value for name, value in state.buffers.items()}}
-    )
-
-
-def fingerprint(value: Any) -> str:
-    """SHA-256 of a JSON value in canonical form."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def environment() -> dict[str, str]:

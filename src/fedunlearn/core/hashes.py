@@ -1,0 +1,35 @@
+"""SHA-256 of tensors, models and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .state import State
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and bytes."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().contiguous()
+        total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def model_hash(state: State) -> str:
+    """SHA-256 of a model's parameters and buffers; equal hashes mean bit-identical models."""
+    return digest(
+        {"params": state.params, **{f"buffer {name}": value for name, value in state.buffers.items()}}
+    )
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,249 @@
+"""What the server says to a node and how it reads the answer.
+
+``Jobs`` speaks with ClientApps that run our client code (``serve``). ``Weights`` speaks as Flower's FedAvg
+does, with ClientApps that have a training function of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import secrets
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor, nn
+
+from ...core import (
+    ClientId,
+    Failure,
+    FedUnlearnError,
+    Job,
+    Mean,
+    Reason,
+    Reply,
+    State,
+    Task,
+    Terms,
+    Vector,
+    vectors,
+)
+from ...tasks import described
+from .client import fingerprint, known
+from .nodes import Node
+from .wire import JOB, Arrays, Unreadable, pack_jobs, tensor, unpack_replies
+
+Read = Mapping[ClientId, Reply | Failure]
+
+
+class Dialect(Protocol):
+    """How jobs become messages, and messages replies."""
+
+    def check(self, nodes: Mapping[str, Node]) -> None:
+        """Refuses nodes that cannot take part."""
+
+    def hosted(self, name: str, node: Node) -> Collection[ClientId]:
+        """The clients that a node answers for."""
+
+    def refusal(self, job: Job) -> str | None:
+        """Why a job cannot be said, if so."""
+
+    def begin(self, terms: Terms) -> None:
+        """Starts an exchange."""
+
+    def ask(self, node: str, jobs: Mapping[ClientId, Job]) -> tuple[str, RecordDict]:
+        """The type and the content of the message with the jobs of one node."""
+
+    def read(self, jobs: Mapping[ClientId, Job], content: RecordDict) -> Read:
+        """What a message holds."""
+
+
+class Jobs:
+    """Speaks with clients that run our code: displacements come back, and every method works."""
+
+    def __init__(self, model: nn.Module, task: Task, part: str | None = None) -> None:
+        self._fingerprint = fingerprint(model)
+        self._task = described(task)
+        self._part = part
+        self.document = ""
+
+    def check(self, nodes: Mapping[str, Node]) -> None:
+        for name, node in nodes.items():
+            about = node.about
+            if about.get("fingerprint") != self._fingerprint:
+                raise FedUnlearnError(
+                    f"{name} has another model than the server: its layers, shapes or frozen values differ; "
+                    "build the same model on both sides"
+                )
+            if about.get("task") != self._task:
+                raise FedUnlearnError(f"{name} learns {about.get('task')} and the server {self._task}")
+            if unknown := sorted({*known()} - {*about.get("knows", ())}):
+                raise FedUnlearnError(
+                    f"{name} does not know {unknown[0]!r}, which methods here may ask for: install the same "
+                    "version of fedunlearn, and of your own methods, on both sides"
+                )
+        for package in ("torch", "fedunlearn"):
+            if (
+                len(found := {str(node.about.get("versions", {}).get(package)) for node in nodes.values()})
+                > 1
+            ):
+                warnings.warn(
+                    f"nodes run different versions of {package} ({', '.join(sorted(found))}): "
+                    "results depend on who computes them",
+                    stacklevel=4,
+                )
+
+    def hosted(self, name: str, node: Node) -> Collection[ClientId]:
+        parts = node.about.get("parts", [""])
+        if self._part is not None:
+            return [name] if self._part in parts else []
+        return [f"{name}{part}" for part in parts if not part or part.startswith("#")]
+
+    def refusal(self, job: Job) -> str | None:
+        return None
+
+    def begin(self, terms: Terms) -> None:
+        self._terms, self._arrays, self._token = terms, Arrays(), secrets.token_hex(8)
+
+    def ask(self, node: str, jobs: Mapping[ClientId, Job]) -> tuple[str, RecordDict]:
+        meant = {
+            client: (client.removeprefix(node) if self._part is None else self._part, job)
+            for client, job in jobs.items()
+        }
+        return JOB, pack_jobs(meant, self._terms, self._token, self._arrays, self.document)
+
+    def read(self, jobs: Mapping[ClientId, Job], content: RecordDict) -> Read:
+        return unpack_replies(content, self._token)
+
+
+class Weights:
+    """Speaks with apps that train by a function of their own: weights there, weights back.
+
+    A job of loss ``uce`` is the message ``train.uce``. Only displacements of plain training can be told from
+    weights, so methods with steps, works or arrays of their own are refused.
+    """
+
+    def __init__(self, model: nn.Module, losses: Collection[str]) -> None:
+        self._module = copy.deepcopy(model)
+        self._losses = {"task", *losses}
+
+    def check(self, nodes: Mapping[str, Node]) -> None:
+        pass
+
+    def hosted(self, name: str, node: Node) -> Collection[ClientId]:
+        return [name]
+
+    def refusal(self, job: Job) -> str | None:
+        if job.work == "measure":
+            return None
+        loss, step = job.config.get("loss", "task"), job.config.get("step", "plain")
+        if job.work == "train" and step == "plain" and not job.arrays and loss not in self._losses:
+            return (
+                f"it trains with the loss {loss!r}: give the ClientApp a handler @app.train({str(loss)!r}), "
+                f"and connect_existing losses=[{str(loss)!r}]"
+            )
+        if job.work != "train" or step != "plain" or job.arrays:
+            what = f"step rule {step!r}" if step != "plain" else f"work {job.work!r}"
+            what = f"arrays for the loss {loss!r}" if job.arrays and step == "plain" else what
+            return f"it needs the {what}, which only our own client code has: use flower.serve and connect"
+        return None
+
+    def begin(self, terms: Terms) -> None:
+        self._terms, self._arrays = terms, Arrays()
+        self._said: dict[int, tuple[Job, ArrayRecord]] = {}
+
+    def ask(self, node: str, jobs: Mapping[ClientId, Job]) -> tuple[str, RecordDict]:
+        ((client, job),) = jobs.items()
+        if refused := self.refusal(job):
+            raise FedUnlearnError(f"this method cannot run with clients that have their own code: {refused}")
+        if id(job.params) not in self._said:
+            vectors.load(self._module, State(job.params, buffers=job.buffers or {}))
+            self._said[id(job.params)] = job, ArrayRecord(self._module.state_dict())
+        arrays = self._said[id(job.params)][1]
+        loss = str(job.config.get("loss", "task"))
+        kind = "evaluate" if job.work == "measure" else "train" if loss == "task" else f"train.{loss}"
+        config = ConfigRecord(
+            {
+                **{name: value for name, value in job.config.items() if name not in ("loss", "step")},
+                "lr": self._terms.rate(job),
+                "server-round": int(self._terms.seed[-1]) + 1,
+                "seed": self._terms.seed_of(client) % 2**31,
+            }
+        )
+        return kind, RecordDict({"arrays": arrays, "config": config})
+
+    def read(self, jobs: Mapping[ClientId, Job], content: RecordDict) -> Read:
+        ((client, job),) = jobs.items()
+        metrics = all_metrics(content)
+        examples = counted(metrics)
+        if job.work == "measure":
+            return {client: Reply(None, examples, _statistics(metrics, examples, "test"))}
+        moved = displacement(self._module, job.params, only_arrays(content))
+        return {
+            client: Reply(
+                moved,
+                examples,
+                _statistics(metrics, examples, "train"),
+                buffers=vectors.buffers(self._module),
+            )
+        }
+
+
+def displacement(module: nn.Module, before: Vector, weights: Mapping[str, Tensor]) -> Vector:
+    """Δ = ω − ω_i from the weights that a client sent; the module is left with these weights."""
+    expected = module.state_dict()
+    if odd := sorted(weights.keys() ^ expected.keys()):
+        raise Unreadable(f"other weights than the model has: {odd[0]!r}")
+    for name, value in weights.items():
+        if value.shape != expected[name].shape:
+            raise Unreadable(
+                f"weights {name!r} of shape {tuple(value.shape)} instead of {tuple(expected[name].shape)}",
+                Reason.SHAPE,
+            )
+    module.load_state_dict(dict(weights))
+    return before - vectors.flatten(module)
+
+
+def counted(metrics: Mapping[str, Any]) -> int:
+    """The number of examples that a client says it trained on."""
+    examples = metrics.get("num-examples")
+    if isinstance(examples, float) and examples.is_integer():
+        examples = int(examples)
+    if not isinstance(examples, int):
+        raise Unreadable("no metric 'num-examples'")
+    return examples
+
+
+def only_arrays(content: RecordDict) -> dict[str, Tensor]:
+    """The tensors of a message that has one record of arrays, as FedAvg demands it."""
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise Unreadable(f"{len(records)} records of arrays instead of one")
+    return {name: tensor(array) for name, array in records[0].items()}
+
+
+def all_metrics(content: RecordDict) -> dict[str, Any]:
+    """The metrics of a message by name."""
+    return {name: value for each in content.metric_records.values() for name, value in each.items()}
+
+
+PREFIXES = re.compile(r"^(eval|test|val|train)[_-]")
+SHORT = {"acc": "accuracy"}
+
+
+def _statistics(metrics: Mapping[str, Any], examples: int, where: str) -> dict[str, dict[str, Mean]]:
+    """Means by set: ``eval_acc`` is the accuracy on the test set, ``forget_acc`` on the set to forget."""
+    found: dict[str, dict[str, Mean]] = {}
+    for name, value in metrics.items():
+        if not isinstance(value, int | float) or not math.isfinite(value) or name == "num-examples":
+            continue
+        place, separator, score = name.partition("_")
+        if not (separator and place in ("forget", "backdoor", "seen")):
+            place, score = where, PREFIXES.sub("", name)
+        score = SHORT.get(score, score)
+        if score in ("loss", "accuracy") or where != "train":
+            found.setdefault(place, {})[score] = Mean(float(value) * examples, examples)
+    return found

@@ -1,0 +1,99 @@
+"""Records the history of a training that Flower's own FedAvg conducts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+from torch import nn
+
+from ...core import ClientId, FedUnlearnError, History, Replies, Reply, State, vectors
+from ...core.history import HeardRound, require_kinds
+from ...record import write_tensors
+from .dialects import all_metrics, counted, displacement, only_arrays
+from .nodes import Nodes
+from .wire import Unreadable, tensor
+
+
+class Recording(Strategy):
+    """A strategy that averages as the given FedAvg does, and writes the history to a file in every round.
+
+    Methods such as FedEraser need the history later: ``forget(…, history=path)``.
+    """
+
+    def __init__(
+        self, strategy: FedAvg, model: nn.Module, path: Path | str, kinds: Collection[str] = ("norms",)
+    ) -> None:
+        averages = type(strategy).aggregate_train is FedAvg.aggregate_train
+        if not isinstance(strategy, FedAvg) or not averages:
+            raise FedUnlearnError(
+                f"{type(strategy).__name__} does not take the mean of its clients, and history is recorded "
+                "for federated averaging alone: use FedAvg"
+            )
+        require_kinds(kinds)
+        self._strategy = strategy
+        self._module = copy.deepcopy(model)
+        self._path = Path(path)
+        self._kinds = tuple(kinds)
+        self._nodes: Nodes | None = None
+        self._names: dict[int, ClientId] = {}
+        self._before = State(vectors.flatten(model))
+        self.history = History()
+        """What has been recorded so far."""
+
+    def summary(self) -> None:
+        self._strategy.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(self._strategy.configure_train(server_round, arrays, config, grid))
+        self._nodes = self._nodes or Nodes(grid, seconds=60.0, ask_all=False)
+        self._names |= {node.id: name for name, node in self._nodes.online().items()}
+        rate = config.get("lr", config.get("learning-rate"))
+        if "residuals" in self._kinds and not isinstance(rate, int | float):
+            raise FedUnlearnError(
+                "the history 'residuals' needs the learning rate of each round: give start() a train_config "
+                "with 'lr'"
+            )
+        self._module.load_state_dict({name: tensor(array) for name, array in arrays.items()})
+        lr = float(rate) if isinstance(rate, int | float) else 0.0
+        self._before = State(vectors.flatten(self._module), server_round - 1, lr=lr)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        heard = {}
+        for message in replies:
+            name = self._names.get(message.metadata.src_node_id)
+            if name is not None and not message.has_error():
+                heard[name] = self._reply(name, message)
+        if heard:
+            names = tuple(sorted({*self._names.values()}))
+            round = HeardRound(self._before, Replies(heard), names, vectors.shapes(self._module))
+            self.history = self.history.hear(self._kinds, round)
+            write_tensors(self._path, self.history.tensors())
+        return self._strategy.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self._strategy.aggregate_evaluate(server_round, replies)
+
+    def _reply(self, name: ClientId, message: Message) -> Reply:
+        try:
+            moved = displacement(self._module, self._before.params, only_arrays(message.content))
+            return Reply(moved, counted(all_metrics(message.content)))
+        except Unreadable as problem:
+            raise FedUnlearnError(
+                f"{name} {problem.failure.detail}, so its part in the history is unknown"
+            ) from None
