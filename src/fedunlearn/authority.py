@@ -1,0 +1,356 @@
+"""Signed documents, and the erasure request as the first of them.
+
+A document is a DSSE envelope in canonical JSON with exactly one signature: by an Ed25519 key, or with SHA-384
+by an ECDSA key on P-256, P-384 or P-521. A ``Path`` names a key file; ``str`` or ``bytes`` is the key itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .core.errors import FedUnlearnError, require
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+    PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+    PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+KeySource: TypeAlias = Path | str | bytes
+
+ERASURE_REQUEST = "application/vnd.fedunlearn.erasure-request.v1+json"
+LARGEST_DOCUMENT, LARGEST_REQUEST = 1 << 20, 1 << 13  # characters
+LONGEST_LIFETIME = 31 * 24 * 3600  # seconds
+CLOCK_SKEW = 300  # seconds that the signer's clock may be ahead
+
+# The order n of each curve. If (r, s) signs a message, so does (r, n − s): only the smaller s is valid here.
+_ORDERS = {
+    "secp256r1": 2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF,
+    "secp384r1": 2**384 - 0x389CB27E0BC8D220A7E5F24DB74F58851313E695333AD68D,
+    "secp521r1": 2**521 - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
+}
+
+
+class Refusal(StrEnum):
+    """Why a document is refused."""
+
+    MALFORMED = "malformed"
+    TOO_LARGE = "too-large"
+    WRONG_KIND = "wrong-kind"
+    NOT_ONE_SIGNATURE = "not-one-signature"
+    UNKNOWN_KEY = "unknown-key"
+    BAD_SIGNATURE = "bad-signature"
+    BAD_FIELDS = "bad-fields"
+    BAD_TIMES = "bad-times"
+    LIFETIME_TOO_LONG = "lifetime-too-long"
+    OTHER_CLIENT = "other-client"
+    OTHER_FEDERATION = "other-federation"
+    OTHER_MODEL = "other-model"
+    NOT_YET_VALID = "not-yet-valid"
+    EXPIRED = "expired"
+    REPLAYED = "replayed"
+
+
+class Refused(FedUnlearnError):
+    """A document that nobody may act upon."""
+
+    def __init__(self, reason: Refusal, sentence: str) -> None:
+        super().__init__(reason, sentence)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+def sign(kind: str, payload: Mapping[str, Any], key: KeySource) -> str:
+    """Signs a payload of JSON values with a private key; ``kind`` is the envelope's payloadType."""
+    private = _private_key(key)
+    require(bool(kind) and kind.isascii() and kind.isprintable(), "kind", kind, "a media type in ASCII")
+    try:
+        body = _canonical(dict(payload))
+        _parsed(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FedUnlearnError(f"cannot sign the payload: it is not plain JSON ({error})") from None
+    signature = {"keyid": _key_id(private.public_key()), "sig": _signature(private, _encoding(kind, body))}
+    envelope = _canonical({"payload": _base64(body), "payloadType": kind, "signatures": [signature]}).decode()
+    if len(envelope) > LARGEST_DOCUMENT:
+        raise FedUnlearnError(f"cannot sign the payload: the document exceeds {LARGEST_DOCUMENT} characters")
+    return envelope
+
+
+def opened(
+    envelope: str, kind: str, public_key: KeySource, *, largest: int = LARGEST_DOCUMENT
+) -> dict[str, Any]:
+    """Returns the payload of an envelope of this kind, signed with this key; refuses any other."""
+    public = _public_key(public_key)
+    try:
+        _check(len(envelope) <= largest, Refusal.TOO_LARGE, f"the document exceeds {largest} characters")
+        document = _parsed(envelope.encode())
+        body = _unbase64(document["payload"])
+        found, signatures = document["payloadType"], document["signatures"]
+        if not (isinstance(found, str) and isinstance(signatures, list) and len(document) == 3):
+            raise ValueError
+        _check(found == kind, Refusal.WRONG_KIND, f"the document is of kind {found!r:.100}, not {kind!r}")
+        count = len(signatures)
+        _check(count == 1, Refusal.NOT_ONE_SIGNATURE, f"the document has {count} signatures; it needs one")
+        signer, signature = signatures[0]["keyid"], signatures[0]["sig"]
+        if not (isinstance(signer, str) and isinstance(signature, str) and len(signatures[0]) == 2):
+            raise ValueError
+        ours = signer == _key_id(public)
+        _check(ours, Refusal.UNKNOWN_KEY, f"the document is signed with another key: {signer!r:.70}")
+        fits = _verified(public, signature, _encoding(kind, body))
+        _check(fits, Refusal.BAD_SIGNATURE, "the signature does not match: the document was edited or forged")
+        payload = _parsed(body)
+        if not isinstance(payload, dict):
+            raise ValueError
+        return payload
+    except (TypeError, AttributeError, KeyError, ValueError, RecursionError):
+        sentence = "the document is not a DSSE envelope of an object in canonical JSON: pass it on unchanged"
+        raise Refused(Refusal.MALFORMED, sentence) from None
+
+
+def key_id(public_key: KeySource) -> str:
+    """SHA-256 of the key's DER SubjectPublicKeyInfo in hex: the keyid of its signatures."""
+    return _key_id(_public_key(public_key))
+
+
+@dataclass(frozen=True)
+class ErasureRequest:
+    """A client's request to be forgotten; times are in seconds since 1970."""
+
+    client: str
+    federation: str
+    model_sha256: str
+    nonce: str
+    issued: int
+    expires: int
+    scope: str = "client"
+
+    def __post_init__(self) -> None:
+        text = {name: value for name, value in vars(self).items() if isinstance(value, str)}
+        for name, pattern, expected in (
+            ("client", r".{1,200}", "1 to 200 printable characters"),
+            ("federation", r".{1,200}", "1 to 200 printable characters"),
+            ("model_sha256", r"[0-9a-f]{64}", "64 lower-case hexadecimal digits"),
+            ("nonce", r"[0-9a-f]{32}", "32 lower-case hexadecimal digits"),
+            ("scope", r"client", "'client'"),
+        ):
+            fine = re.fullmatch(pattern, text.get(name, "")) is not None and text[name].isprintable()
+            problem = f"{name} = {getattr(self, name)!r:.100}: it must be {expected}"
+            _check(fine, Refusal.BAD_FIELDS, problem)
+        whole = type(self.issued) is int and type(self.expires) is int
+        _check(whole, Refusal.BAD_FIELDS, "issued and expires must be whole seconds")
+        ordered = 0 <= self.issued < self.expires < 1 << 40
+        _check(ordered, Refusal.BAD_TIMES, "issued must be before expires, both after 1970 and not absurd")
+        short = self.expires - self.issued <= LONGEST_LIFETIME
+        _check(short, Refusal.LIFETIME_TOO_LONG, "the request is valid for over 31 days: sign a shorter one")
+
+
+def request_erasure(
+    client: str,
+    federation: str,
+    model_sha256: str,
+    private_key: KeySource,
+    *,
+    valid_hours: float = 24,
+    now: float | None = None,
+) -> str:
+    """Makes and signs a request to forget ``client``; one run can use it."""
+    fine = isinstance(valid_hours, int | float) and 1 / 3600 <= valid_hours <= LONGEST_LIFETIME / 3600
+    require(fine, "valid_hours", valid_hours, "a number of hours, from one second to 31 days")
+    issued = int(time.time() if now is None else now)
+    expires = issued + int(valid_hours * 3600)
+    request = ErasureRequest(client, federation, model_sha256, secrets.token_hex(16), issued, expires)
+    return sign(ERASURE_REQUEST, asdict(request), private_key)
+
+
+def check_request(
+    document: str,
+    *,
+    client: str,
+    federation: str,
+    model_sha256: str,
+    public_key: KeySource,
+    now: float | None = None,
+) -> ErasureRequest:
+    """Returns a request signed with this key for this client, federation and model, if it is valid now.
+
+    Refuses any other. ``use_nonce`` refuses a second use.
+    """
+    payload = opened(document, ERASURE_REQUEST, public_key, largest=LARGEST_REQUEST)
+    names = {field.name for field in fields(ErasureRequest)}
+    _check(payload.keys() == names, Refusal.BAD_FIELDS, f"the request must have the keys {sorted(names)}")
+    request = ErasureRequest(**payload)
+    for reason, found, expected in (
+        (Refusal.OTHER_CLIENT, request.client, client),
+        (Refusal.OTHER_FEDERATION, request.federation, federation),
+        (Refusal.OTHER_MODEL, request.model_sha256, model_sha256),
+    ):
+        _check(found == expected, reason, f"the request names {found!r}, not {expected!r}")
+    at = time.time() if now is None else now
+    begun = at >= request.issued - CLOCK_SKEW
+    _check(begun, Refusal.NOT_YET_VALID, "the request was issued in the future: compare the clocks")
+    _check(at < request.expires, Refusal.EXPIRED, "the request has expired: sign a new one")
+    return request
+
+
+def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:
+    """Claims the nonce of a request for one run, durably; refuses a request that another run has claimed.
+
+    The same run may claim it again after a crash. A kill leaves at most a hidden file that nothing reads.
+    """
+    require(isinstance(run, str) and 0 < len(run) <= 200, "run", run, "a name of 1 to 200 characters")
+    content = _canonical({"run": run})
+    # The client is part of the name: no client can use up the nonce of another.
+    identity = _canonical([request.federation, request.client, request.nonce])
+    claim = folder / hashlib.sha256(identity).hexdigest()
+    temporary = folder / f".{claim.name}.{secrets.token_hex(8)}.partial"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, claim)  # Unlike a rename, a link never replaces another claim.
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink(missing_ok=True)
+        for changed in (folder, folder.parent) if hasattr(os, "O_DIRECTORY") else ():
+            descriptor = os.open(changed, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        ours = claim.read_bytes() == content
+    except OSError as error:
+        raise FedUnlearnError(
+            f"cannot record the request in {folder}: {error.strerror or error}; "
+            "choose a folder that is writable, has free space and supports hard links"
+        ) from error
+    _check(ours, Refusal.REPLAYED, "another run has used this request: sign a new one")
+
+
+def _check(fine: bool, reason: Refusal, sentence: str) -> None:
+    if not fine:
+        raise Refused(reason, sentence)
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _parsed(text: bytes) -> Any:
+    """Reads canonical JSON only: no duplicate keys, spaces, NaN or other spelling of a value."""
+    value = json.loads(text.decode("ascii"))
+    if _canonical(value) != text:
+        raise ValueError("not canonical")
+    return value
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _unbase64(text: str) -> bytes:
+    content = base64.b64decode(text, validate=True)
+    if _base64(content) != text:
+        raise ValueError("not canonical")
+    return content
+
+
+def _encoding(kind: str, body: bytes) -> bytes:
+    """DSSE's pre-authentication encoding: the bytes that are signed."""
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(body), body)
+
+
+def _signature(key: PrivateKey, message: bytes) -> str:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
+
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return _base64(key.sign(message))
+    r, s = utils.decode_dss_signature(key.sign(message, ec.ECDSA(hashes.SHA384())))
+    return _base64(utils.encode_dss_signature(r, min(s, _ORDERS[key.curve.name] - s)))
+
+
+def _verified(key: PublicKey, text: str, message: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
+
+    try:
+        signature = _unbase64(text)
+        if isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, message)
+            return True
+        key.verify(signature, message, ec.ECDSA(hashes.SHA384()))
+        return utils.decode_dss_signature(signature)[1] <= _ORDERS[key.curve.name] // 2
+    except (InvalidSignature, ValueError):
+        return False
+
+
+def _key_id(key: PublicKey) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def _private_key(source: KeySource) -> PrivateKey:
+    key: PrivateKey = _key(source, "private")
+    return key
+
+
+def _public_key(source: KeySource) -> PublicKey:
+    key: PublicKey = _key(source, "public")
+    return key
+
+
+def _key(source: KeySource, which: str) -> Any:
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    except ImportError:
+        sentence = "signed documents need cryptography: pip install 'fedunlearn[erasure]'"
+        raise FedUnlearnError(sentence) from None
+    require(isinstance(source, Path | str | bytes), f"{which} key", type(source), "a Path, str or bytes")
+    try:
+        content = source.expanduser().read_bytes() if isinstance(source, Path) else source
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read the {which} key {source!s}: {error.strerror or error}") from None
+    content = content.encode(errors="replace") if isinstance(content, str) else content
+    key: object = None
+    try:
+        if which == "private":
+            openssh = b"BEGIN OPENSSH PRIVATE KEY" in content
+            load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
+            key = load(content, None)
+        elif b"BEGIN PUBLIC KEY" in content:  # Flower's NodeInfo.public_key has this form.
+            key = serialization.load_pem_public_key(content)
+        else:
+            key = serialization.load_ssh_public_key(content)
+    except TypeError:
+        raise FedUnlearnError("the private key is encrypted: use a copy without a passphrase") from None
+    except (ValueError, UnsupportedAlgorithm):
+        pass
+    if isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
+        return key
+    if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) and key.curve.name in _ORDERS:
+        return key
+    raise FedUnlearnError(
+        f"the {which} key is not a P-256, P-384, P-521 or Ed25519 key in OpenSSH or PEM form; "
+        "name a key file by a Path, or make a key with ssh-keygen -t ecdsa -b 384"
+    )
