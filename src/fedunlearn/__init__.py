@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .authority import ErasureRequest, key_id, request_erasure
     from .client.data import ClientData, Examples
     from .core import (
         ClientId,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         Vector,
         train,
     )
+    from .core.hashes import module_hash
     from .core.registry import loss, method, model, step, work
     from .core.vectors import flatten, load, shapes
     from .driver import Above, Below, Conflicts, Participation, unlearn
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
+    "authority": ("ErasureRequest", "key_id", "request_erasure"),
     "client.data": ("ClientData", "Examples"),
     "core": (
         "ClientId",
@@ -72,6 +75,7 @@ _MODULES = {
         "train",
     ),
     "core.registry": ("loss", "step", "work"),
+    "core.hashes": ("module_hash",),
     "core.vectors": ("flatten", "load", "shapes"),
     "driver": ("Above", "Below", "Conflicts", "Participation", "unlearn"),
     "engines": ("Parallel", "Sequential", "simulate"),
@@ -90,6 +94,7 @@ __all__ = [
     "ClientData",
     "ClientId",
     "Conflicts",
+    "ErasureRequest",
     "Event",
     "Examples",
     "FedUnlearnError",
@@ -124,11 +129,14 @@ __all__ = [
     "Vector",
     "flatten",
     "forget",
+    "key_id",
     "load",
     "loss",
     "method",
     "model",
+    "module_hash",
     "pretrain",
+    "request_erasure",
     "shapes",
     "simulate",
     "step",

@@ -179,14 +179,14 @@ def check_request(
     document: str,
     *,
     client: str,
-    federation: str,
-    model_sha256: str,
+    federation: str | None,
+    model_sha256: str | None,
     public_key: KeySource,
     now: float | None = None,
 ) -> ErasureRequest:
     """Returns a request signed with this key for this client, federation and model, if it is valid now.
 
-    Refuses any other. ``use_nonce`` refuses a second use.
+    Refuses any other; None is any federation or model. ``use_nonce`` refuses a second use.
     """
     payload = opened(document, ERASURE_REQUEST, public_key, largest=LARGEST_REQUEST)
     names = {field.name for field in fields(ErasureRequest)}
@@ -197,7 +197,9 @@ def check_request(
         (Refusal.OTHER_FEDERATION, request.federation, federation),
         (Refusal.OTHER_MODEL, request.model_sha256, model_sha256),
     ):
-        _check(found == expected, reason, f"the request names {found!r}, not {expected!r}")
+        _check(
+            expected is None or found == expected, reason, f"the request names {found!r}, not {expected!r}"
+        )
     at = time.time() if now is None else now
     begun = at >= request.issued - CLOCK_SKEW
     _check(begun, Refusal.NOT_YET_VALID, "the request was issued in the future: compare the clocks")

@@ -19,19 +19,30 @@ def _task(task: Task, job: Job) -> Loss:
     return task.loss
 
 
-@loss("ascent", summary="gradient ascent: the negated loss of the task")
+@loss("ascent", summary="gradient ascent: the negated loss of the task", forgets="yes")
 def _ascent(task: Task, job: Job) -> Loss:
     return lambda model, batch: -task.loss(model, batch)
 
 
-@loss("uce", summary="unlearning cross-entropy: bounded, pushes the label's probability to zero")
+@loss(
+    "uce", summary="unlearning cross-entropy: bounded, pushes the label's probability to zero", forgets="yes"
+)
 def _uce(task: Task, job: Job) -> Loss:
     return task.unlearning_loss
 
 
-@loss("unlikelihood", summary="-log(1 - p): unlearning cross-entropy that stays steep where p is 1")
+@loss(
+    "unlikelihood",
+    summary="-log(1 - p): unlearning cross-entropy that stays steep where p is 1",
+    forgets="yes",
+)
 def _unlikelihood(task: Task, job: Job) -> Loss:
     return lambda model, batch: task.unlearning_loss(model, batch, 1.0)
+
+
+def forgets(job: Job) -> bool:
+    """Whether a job trains a client to forget, by its loss; some methods forget with ordinary training."""
+    return job.work == "train" and "forgets" in loss.entry(str(job.config.get("loss", "task"))).about
 
 
 def require_unlearning_loss(name: str) -> None:

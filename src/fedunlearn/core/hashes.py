@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from . import vectors
 from .state import State
 
 
@@ -28,6 +29,11 @@ def model_hash(state: State) -> str:
     return digest(
         {"params": state.params, **{f"buffer {name}": value for name, value in state.buffers.items()}}
     )
+
+
+def module_hash(model: nn.Module) -> str:
+    """The same of a module: what an erasure request names."""
+    return model_hash(State(vectors.flatten(model), buffers=vectors.buffers(model)))
 
 
 def fingerprint(value: Any) -> str:

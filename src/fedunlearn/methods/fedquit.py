@@ -17,7 +17,10 @@ from .targets import TargetTraining
 
 
 @loss(
-    "virtual_teacher", summary="another model's predictions with the label's logit lowered", part_of="fedquit"
+    "virtual_teacher",
+    summary="another model's predictions with the label's logit lowered",
+    part_of="fedquit",
+    forgets="yes",
 )
 def virtual_teacher(task: LabelTask, job: Job) -> Loss:
     """KL divergence from the teacher's prediction, with the label's logit lowered to the minimum."""

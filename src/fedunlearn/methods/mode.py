@@ -18,7 +18,12 @@ from .schedule import Schedule
 Guidance = Literal["all", "target", "none"]
 
 
-@loss("pseudo_labels", summary="cross-entropy to the labels that another model predicts", part_of="mode")
+@loss(
+    "pseudo_labels",
+    summary="cross-entropy to the labels that another model predicts",
+    part_of="mode",
+    forgets="yes",
+)
 def pseudo_labels(task: LabelTask, job: Job) -> Loss:
     """Learn another model's predicted classes instead of the labels."""
     teacher, buffers = job.arrays["teacher"], unprefixed("teacher", job.arrays)

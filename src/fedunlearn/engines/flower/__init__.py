@@ -20,7 +20,7 @@ if not _found.startswith(f"{SUPPORTED}."):
         f"pip install 'flwr=={SUPPORTED}.*'"
     )
 
-from .client import Site, introduce, serve  # noqa: E402
+from .client import Site, introduce, require_request, serve  # noqa: E402
 from .federation import ExistingApp, FlowerFederation, Patience, connect, connect_existing  # noqa: E402
 from .local import LocalGrid  # noqa: E402
 from .recording import Recording  # noqa: E402
@@ -35,5 +35,6 @@ __all__ = [
     "connect",
     "connect_existing",
     "introduce",
+    "require_request",
     "serve",
 ]

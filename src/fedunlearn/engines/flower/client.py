@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -13,9 +14,11 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from ... import methods as _registers_losses_steps_and_works  # noqa: F401
+from ...authority import check_request
 from ...client.data import ClientData, Data
 from ...client.learner import Learner
-from ...core import ClientId, Failure, FedUnlearnError, Job, Reason, Task, Terms, registry
+from ...client.losses import forgets
+from ...core import ClientId, Failure, FedUnlearnError, Reason, Reply, Task, registry
 from ...core.hashes import digest
 from ...core.hashes import fingerprint as value_hash
 from ...core.threads import one_thread
@@ -65,11 +68,16 @@ def serve(app: ClientApp, load: Load) -> None:
     @app.train(JOB.removeprefix("train."))
     def job(message: Message, context: Context) -> Message:
         site, learner = sites.of(context)
-        jobs, terms, token, _document = unpack_jobs(message.content)
+        jobs, terms, token, document = unpack_jobs(message.content)
+        replies: dict[ClientId, Reply | Failure] = {}
         with one_thread():
-            replies = {
-                client: _performed(learner, site, client, part, job, terms) for client, part, job in jobs
-            }
+            for client, part, job in jobs:
+                try:
+                    if forgets(job):
+                        _require_signed(context, client, document)
+                    replies[client] = attempt(learner, client, site.holding(part), job, terms, None)
+                except FedUnlearnError as error:
+                    replies[client] = Failure(Reason.FAILED, f"refused the job: {error}")
         return Message(pack_replies(replies, token), reply_to=message)
 
 
@@ -79,6 +87,30 @@ def introduce(app: ClientApp, name: Callable[[Context], str]) -> None:
     @app.query(HELLO.removeprefix("query."))
     def hello(message: Message, context: Context) -> Message:
         return _introduction(message, name(context), {})
+
+
+def require_request(message: Message, context: Context) -> None:
+    """For the forgetting handler of an existing app: refuses to go on without a signed erasure request.
+
+    The node's configuration names the key: ``erasure-key="/path/of/the/public/key"``. Without it, every job
+    is carried out.
+    """
+    config = message.content.config_records["config"]
+    document = str(config.get("erasure-request", ""))
+    _require_signed(context, str(config.get("client", "")), document)
+
+
+def _require_signed(context: Context, client: ClientId, document: str) -> None:
+    """Refuses to forget unless the node's own key has signed the request, where the node names that key."""
+    key, federation = (context.node_config.get(name) for name in ("erasure-key", "federation"))
+    if key is not None:
+        check_request(
+            document,
+            client=client,
+            federation=None if federation is None else str(federation),
+            model_sha256=None,
+            public_key=Path(str(key)),
+        )
 
 
 def description(site: Site) -> dict[str, Any]:
@@ -135,13 +167,6 @@ class _Sites:
             model, learner = self._learners[kind]
             self._sites[key] = replace(site, model=model), learner
         return self._sites[key]
-
-
-def _performed(learner: Learner, site: Site, client: ClientId, part: str, job: Job, terms: Terms) -> Any:
-    try:
-        return attempt(learner, client, site.holding(part), job, terms, None)
-    except FedUnlearnError as error:
-        return Failure(Reason.FAILED, str(error))
 
 
 def _introduction(message: Message, name: str, about: Mapping[str, Any]) -> Message:

@@ -45,6 +45,9 @@ class Dialect(Protocol):
     def check(self, nodes: Mapping[str, Node]) -> None:
         """Refuses nodes that cannot take part."""
 
+    document: str
+    """The signed erasure request that goes with jobs; empty without one."""
+
     def hosted(self, name: str, node: Node) -> Collection[ClientId]:
         """The clients that a node answers for."""
 
@@ -129,6 +132,7 @@ class Weights:
     def __init__(self, model: nn.Module, losses: Collection[str]) -> None:
         self._module = copy.deepcopy(model)
         self._losses = {"task", *losses}
+        self.document = ""
 
     def check(self, nodes: Mapping[str, Node]) -> None:
         pass
@@ -171,6 +175,8 @@ class Weights:
                 "lr": self._terms.rate(job),
                 "server-round": int(self._terms.seed[-1]) + 1,
                 "seed": self._terms.seed_of(client) % 2**31,
+                "client": client,
+                **({"erasure-request": self.document} if self.document else {}),
             }
         )
         return kind, RecordDict({"arrays": arrays, "config": config})

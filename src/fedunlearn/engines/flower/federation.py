@@ -6,12 +6,15 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import nn
 
+from ...authority import ErasureRequest, check_request, use_nonce
+from ...client.losses import forgets
 from ...core import (
     ClientId,
     Failure,
@@ -25,6 +28,7 @@ from ...core import (
     did_you_mean,
     require_rate,
 )
+from ...core.hashes import fingerprint, module_hash
 from ...tasks import Classification
 from ..sequential import sorted_out
 from .dialects import Dialect, Jobs, Weights
@@ -70,6 +74,7 @@ class FlowerFederation:
         self._known = set(known)
         self._checked = {node.id: True for node in known.values()}
         self._given_up: set[str] = set()
+        self._authorised: ClientId | None = None
 
     @property
     def task(self) -> Task:
@@ -79,7 +84,33 @@ class FlowerFederation:
         online = self._online()
         return frozenset(c for name, node in online.items() for c in self._dialect.hosted(name, node))
 
+    def authorise(
+        self, client: ClientId, document: str, *, name: str, model: nn.Module, folder: Path | str
+    ) -> ErasureRequest:
+        """Checks a signed request of a client against the key that its SuperNode is registered with.
+
+        ``name`` is that of the federation, ``model`` the one to forget from, and ``folder`` that of the run,
+        which uses the request up: no other run can use it again. From then on nobody else can be unlearned.
+        """
+        online = self._online([client])
+        if client not in online:
+            raise FedUnlearnError(f"nobody is online under the name {client!r}{did_you_mean(client, online)}")
+        place = Path(folder).resolve()
+        request = check_request(
+            document,
+            client=client,
+            federation=name,
+            model_sha256=module_hash(model),
+            public_key=online[client].public_key,
+        )
+        use_nonce(place.parent / "used-requests", request, fingerprint([str(place), request.model_sha256]))
+        self._dialect.document, self._authorised = document, client
+        return request
+
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
+        for client, job in jobs.items():
+            if self._authorised not in (None, client) and forgets(job):
+                raise FedUnlearnError(f"{client} has not asked to be forgotten: {self._authorised} has")
         self._dialect.begin(terms)
         by_node: dict[str, dict[ClientId, Job]] = {}
         for client, job in jobs.items():
@@ -167,14 +198,16 @@ def connect(
     task: Task = Classification(),
     clients: int | Sequence[ClientId] = 2,
     patience: Patience = Patience(),
+    keys: Mapping[str, ClientId] | None = None,
     part: str | None = None,
 ) -> FlowerFederation:
     """The federation of the nodes whose ClientApp runs our client code (``serve``).
 
     It waits until as many ``clients`` are online, or those of the names given, and compares their models,
-    tasks and methods with those of the server. ``part`` makes every job be about that part of a site's data.
+    tasks and methods with those of the server. ``keys`` names SuperNodes that were registered without a name,
+    by ``key_id`` of their public key. ``part`` makes every job be about that part of a site's data.
     """
-    nodes = Nodes(grid, seconds=patience.reply, ask_all=True)
+    nodes = Nodes(grid, seconds=patience.reply, ask_all=True, keys=keys)
     dialect = Jobs(model, task, part)
     return FlowerFederation(grid, nodes, dialect, task, patience, _roll(nodes, dialect, clients, patience))
 
@@ -187,13 +220,14 @@ def connect_existing(
     task: Task = Classification(),
     clients: int | Sequence[ClientId] = 2,
     patience: Patience = Patience(),
+    keys: Mapping[str, ClientId] | None = None,
 ) -> ExistingApp:
     """The federation of an existing app, whose clients train with their own code.
 
     ``losses`` are those that the ClientApp has a handler for beside its ordinary training:
     ``@app.train("uce")``. Names come from the registered SuperNodes, or from ``introduce``.
     """
-    nodes = Nodes(grid, seconds=patience.reply, ask_all=False)
+    nodes = Nodes(grid, seconds=patience.reply, ask_all=False, keys=keys)
     dialect = Weights(model, losses)
     return ExistingApp(grid, nodes, dialect, task, patience, _roll(nodes, dialect, clients, patience))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
+from ...authority import key_id
 from ...core import FedUnlearnError
 from .mail import Mail, last_line
 from .wire import HELLO, Unreadable, text
@@ -29,20 +29,23 @@ class Node:
 class Nodes:
     """The nodes of a federation by their stable names: Flower's own ids change when a node restarts.
 
-    A name is the one that the SuperNode is registered with, else its key. Only a node without either, as in a
-    simulation, tells its name itself.
+    A name is the one that the SuperNode is registered with, or the one that ``keys`` has for its key. A node
+    with neither, as in a simulation, tells its name itself.
     """
 
-    def __init__(self, grid: Grid, *, seconds: float, ask_all: bool) -> None:
+    def __init__(
+        self, grid: Grid, *, seconds: float, ask_all: bool, keys: Mapping[str, str] | None = None
+    ) -> None:
         self._grid = grid
         self._seconds = seconds
         self._ask_all = ask_all
+        self._keys = dict(keys or {})
         self._told: dict[int, Mapping[str, Any] | str] = {}
 
     def online(self) -> dict[str, Node]:
         """The nodes by name; two nodes of one name are refused, because nobody can say which one is meant."""
         infos = {info.node_id: info for info in self._grid.get_nodes()}
-        named = {key: _registered(info.name, info.public_key) for key, info in infos.items()}
+        named = {key: self._registered(info.name, info.public_key) for key, info in infos.items()}
         unknown = [key for key in sorted(infos) if key not in self._told]
         self._ask([key for key in unknown if self._ask_all or not named[key]])
         found: dict[str, Node] = {}
@@ -82,6 +85,6 @@ class Nodes:
             )
             self._told[key] = "no answer"
 
-
-def _registered(name: str, public_key: bytes) -> str:
-    return name or (f"key-{hashlib.sha256(public_key).hexdigest()[:16]}" if public_key else "")
+    def _registered(self, name: str, public_key: bytes) -> str:
+        """The name of a registered node; every node has a key, but only a registered one keeps it."""
+        return name or (self._keys.get(key_id(public_key), "") if self._keys else "")
