@@ -88,7 +88,11 @@ def grid(app: Any, *, names: Sequence[str] = CLIENTS, nodes: int = 5, **config: 
 
 def connected(name: str, app: Any = None, **options: Any) -> flower.FlowerFederation:
     return flower.connect(
-        grid(app or served(name)), network(name), clients=5, patience=options.pop("patience", QUICK), **options
+        grid(app or served(name)),
+        network(name),
+        clients=5,
+        patience=options.pop("patience", QUICK),
+        **options,
     )
 
 

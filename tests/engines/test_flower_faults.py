@@ -34,6 +34,9 @@ SCHEDULE = Schedule(3, 0.02, 2, 0.02)
 LATE = flower.Patience(reply=0.5, absence=0.2)
 
 
+Fault = Callable[[Message, Message], Message]
+
+
 def jobs() -> dict[str, Any]:
     return dict.fromkeys(CLIENTS, train(flatten(network(NAME))))
 
@@ -41,7 +44,9 @@ def jobs() -> dict[str, Any]:
 class Faulty:
     """An app of which one node misbehaves from its n-th job on, for a number of jobs."""
 
-    def __init__(self, fault: Callable[[Message, Message], Message], *, first: int = 1, times: int = 99) -> None:
+    def __init__(
+        self, fault: Callable[[Message, Message], Message], *, first: int = 1, times: int = 99
+    ) -> None:
         self._app = served(NAME)
         self._fault = fault
         self._spoiled = range(first, first + times)
@@ -143,9 +148,7 @@ def expected(tmp_path_factory) -> str:
 def test_a_client_that_fails_once_is_asked_again_and_nothing_changes(what, expected, tmp_path):
     fault, reason = FAULTS[what]
     model = network(NAME)
-    federation = flower.connect(
-        grid(Faulty(fault, first=4, times=1)), model, clients=5, patience=QUICK
-    )
+    federation = flower.connect(grid(Faulty(fault, first=4, times=1)), model, clients=5, patience=QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
