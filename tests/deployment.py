@@ -157,6 +157,7 @@ class Processes:
         self._children: list[subprocess.Popen[bytes]] = []
         self._seen: dict[int, int] = {}
         self._commands = 0
+        self.runs: list[int] = []
 
     # Processes
 
@@ -341,13 +342,19 @@ class Processes:
             file = self.folder / f"run-config-{self._commands}.toml"
             file.write_text(toml(config))
             words += ["--run-config", str(file)]
-        return int(str(self.ask(*words)["run-id"]))
+        self.runs.append(int(str(self.ask(*words)["run-id"])))
+        return self.runs[-1]
 
     def status(self, run: int) -> tuple[str, str]:
         """The status of a run, such as ``running`` or ``finished:failed``, and its details."""
         runs = self.ask("list", self.connection, "--run-id", str(run))["runs"]
         assert isinstance(runs, list)
         return runs[0]["status"], runs[0].get("status-details", "")
+
+    def stop(self, run: int) -> None:
+        """Stops a run that has not finished."""
+        if not self.status(run)[0].startswith("finished"):
+            self.ask("stop", str(run), self.connection)
 
     def wait(self, run: int, deadline: float = RUN) -> tuple[str, str]:
         """The final status of a run, and its details: the text of the exception if the run failed."""
@@ -525,6 +532,10 @@ class Deployment(Processes):
             return all(statuses.get(name) == "online" for name in names)
 
         until(online, deadline, f"{', '.join(names)} online", pause=0.2)
+
+    def offline(self) -> list[str]:
+        """Names of the nodes whose process has ended."""
+        return [name for name, child in self._running.items() if child.poll() is not None]
 
     def await_status(self, name: str, status: str, deadline: float = RETURN) -> float:
         """The seconds until a node has this status."""
