@@ -12,7 +12,19 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedunlearn import ClientData, FedUnlearnError, Job, MultiLabel, Sequential, Terms, flatten, method, train
+from fedunlearn import (
+    ClientData,
+    FedUnlearnError,
+    Job,
+    MultiLabel,
+    Schedule,
+    Sequential,
+    Terms,
+    flatten,
+    method,
+    train,
+)
+from fedunlearn import forget as unlearning
 from fedunlearn.core.vectors import buffers
 from fedunlearn.engines import flower
 
@@ -274,3 +286,27 @@ def test_a_grid_in_this_process_is_a_grid_for_flowers_own_strategies():
     (reply,) = nodes.send_and_receive([message])
     assert reply.has_content()
     assert nodes.run.run_id == 1
+
+
+def test_rounds_are_told_in_flowers_log(caplog, tmp_path):
+    federation = connected("perceptron")
+    with caplog.at_level("INFO", logger="flwr"):
+        unlearning(
+            federation,
+            network("perceptron"),
+            ["site-2"],
+            tmp_path,
+            schedule=Schedule(2, 0.02, 1, 0.02),
+            listeners=[flower.log_rounds()],
+        )
+    lines = [record.message for record in caplog.records]
+    assert [line.partition(":")[0] for line in lines[1:]] == [
+        "unlearning 1/2",
+        "unlearning 2/2",
+        "post-training 1/1",
+    ]
+    assert "(before)" in lines[0]
+    assert "R-Acc" in lines[1]
+    assert "(before); " in lines[1]  # nothing was measured in this round
+    assert "(post-training 1/1); " in lines[3]
+    assert all(" s left" in line for line in lines[1:])
