@@ -240,9 +240,9 @@ class Processes:
                 child.wait(STOP)
 
     def _end_rest(self) -> list[Process]:
-        """Ends what is left of the tree; returns what had to be killed."""
+        """Ends what is left of the tree; returns what could not be ended."""
         with contextlib.suppress(DeploymentError):
-            until(lambda: not self.tree(), STOP / 2, "the children end by themselves")
+            until(lambda: not self.tree(), STOP / 4, "the children end by themselves")
         for number in (signal.SIGTERM, signal.SIGKILL):
             rest = self.tree()
             for process in rest:
@@ -447,7 +447,7 @@ class Deployment(Processes):
         self.await_health(self.superlink, deadline, self.authority)
 
     def kill_superlink(self, number: int = signal.SIGKILL) -> None:
-        """Ends the SuperLink alone and waits until it has ended, as well as the programs that watch it."""
+        """Ends the SuperLink and waits for its end. A ServerApp may outlive it by many seconds."""
         assert self.superlink is not None
         self.tree()
         self._end_one(self.superlink, number)
@@ -533,7 +533,7 @@ class Deployment(Processes):
 
         until(online, deadline, f"{', '.join(names)} online", pause=0.2)
 
-    def offline(self) -> list[str]:
+    def ended(self) -> list[str]:
         """Names of the nodes whose process has ended."""
         return [name for name, child in self._running.items() if child.poll() is not None]
 

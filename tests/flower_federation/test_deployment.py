@@ -91,7 +91,7 @@ def shared() -> Iterator[Deployment]:
 @pytest.fixture
 def three(shared: Deployment) -> Iterator[Deployment]:
     """Three nodes online and no run, whatever the test before has left."""
-    for name in shared.offline():
+    for name in shared.ended():
         shared.restart(name)
     shared.runs.clear()
     yield shared
