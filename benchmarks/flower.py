@@ -27,7 +27,7 @@ sys.path.append(str(HERE.parent / "tests"))
 
 from deployment import Deployment, Processes, Simulation  # noqa: E402
 
-SAMPLES = {"mlp": 64, "nfresnet18": 2}
+SAMPLES = {"mlp": 64, "wide": 64}
 """Per client: so few that the exchange itself dominates."""
 Figures = dict[str, Any]
 
