@@ -269,6 +269,20 @@ def test_a_node_that_dies_during_its_job_and_comes_back_gets_it_again(expected, 
     assert module_hash(model) == expected
 
 
+def test_a_node_that_is_gone_when_it_is_asked_who_it_is_may_come_back():
+    app, asked = served(NAME), []
+
+    def dying(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "query.hello" and number_of(context) == 3 and len(asked) < 2:
+            asked.append(True)
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+        return app(message, context)
+
+    federation = flower.connect(grid(dying), network(NAME), clients=5, patience=flower.Patience(5.0, 5.0))
+    assert len(asked) == 2
+    assert federation.present() == {*CLIENTS}
+
+
 def test_the_target_lost_while_it_unlearns_ends_the_run_with_its_checkpoint(expected, tmp_path):
     nodes = grid(served(NAME))
     model = network(NAME)
