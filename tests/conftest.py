@@ -1,4 +1,11 @@
-import torch
+from __future__ import annotations
 
-# Threads of several test processes wait for each other, and forked children must not inherit a pool.
-torch.set_num_threads(1)
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Threads of several test processes wait for each other, and forked children must not inherit a pool."""
+    import torch  # not at the top: the process that only distributes tests does without it
+
+    torch.set_num_threads(1)

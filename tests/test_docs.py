@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from children import command, script
 from typer.main import get_command
 
 import fedunlearn
@@ -39,13 +39,13 @@ def test_python_runs_from_top_to_bottom(page: Path, tmp_path: Path):
     found = FENCE.findall(page.read_text())
     blocks = [text for language, title, text in found if language == "python" and not title]
     (tmp_path / "page.py").write_text("\n".join(blocks))
-    assert_runs("page.py", folder=tmp_path)
+    script(tmp_path / "page.py", tmp_path)
 
 
 def test_the_shown_method_runs_on_the_command_line(tmp_path: Path):
     shown = FENCE.findall((ROOT / "docs/how-to/own-method.md").read_text())
     (tmp_path / "back.py").write_text(next(text for language, _, text in shown if language == "python"))
-    listed = assert_runs("-m", "fedunlearn", "methods", "--use", "back.py", folder=tmp_path)
+    listed = command("methods", "--use", "back.py", folder=tmp_path)
     assert "one step against the targets' update" in listed
 
 
@@ -60,27 +60,8 @@ def test_the_shown_loss_runs_on_the_command_line(tmp_path: Path):
         "options.objective = 'naive'\ndata = { clients = 4, fraction = 0.1 }\ntraining.batch_size = 20\n"
         "pretraining.rounds = 1\nunlearning.rounds = 1\nrecovery.rounds = 0\nuse = ['naive.py']\n"
     )
-    assert_runs("-m", "fedunlearn", "run", "small.toml", "--workers", "1", folder=tmp_path)
+    command("run", "small.toml", "--workers", "1", folder=tmp_path)
     assert read_outcome(tmp_path / "runs/small")["status"] == "done"
-
-
-def assert_runs(*words: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *words],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "FEDUNLEARN_CACHE": str(folder / "cache"),
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "200",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -139,8 +120,8 @@ def test_commands_parse_and_experiments_exist(page: Path, tmp_path: Path, monkey
     for _, title, text in FENCE.findall(page.read_text()):
         if title:
             (tmp_path / title).write_text(text)
-    for command in commands(page):
-        check(command, tmp_path)
+    for words in commands(page):
+        check(words, tmp_path)
 
 
 def test_shown_experiments_can_be_set_up(tmp_path: Path):

@@ -1,21 +1,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from children import script
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def accuracies(name: str, folder: Path) -> list[tuple[float, float]]:
     """What an example prints: accuracy of the forgotten client and of the retained ones, line by line."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=True, cwd=folder
-    )
+    printed = script(EXAMPLES / name, folder)
     return [
         (float(a), float(b))
-        for a, b in re.findall(r"forgotten client ([\d.]+) +retained clients ([\d.]+)", done.stdout)
+        for a, b in re.findall(r"forgotten client ([\d.]+) +retained clients ([\d.]+)", printed)
     ]
 
 

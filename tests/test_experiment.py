@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
 from fedunlearn.core.vectors import load
-from fedunlearn.experiment import Experiment, check, perform, prepare, pretrained, read, resume
+from fedunlearn.experiment import Experiment, check, prepare, read
 from fedunlearn.record import model_hash, read_json, read_metrics, read_outcome, read_state, read_tensors
 from fedunlearn.record.runs import public
 
@@ -27,6 +28,12 @@ SMALL = {
     "unlearning": {"rounds": 3, "lr": 0.01},
     "recovery": {"rounds": 2, "lr": 0.01},
 }
+
+# The number of workers does not affect a result, and processes take time to start.
+perform, resume, pretrained = (
+    partial(function, workers=1)
+    for function in (experiments.perform, experiments.resume, experiments.pretrained)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +200,7 @@ def test_a_longer_pre_training_goes_on_where_a_shorter_one_ended(tmp_path, monke
 
 
 def test_the_same_experiment_ends_in_the_same_model(tmp_path, monkeypatch):
-    first = perform(small(), tmp_path / "a")
+    first = perform(small(), tmp_path / "a", workers=2)
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another-cache"))
     second = perform(small(), tmp_path / "b")
     other = perform(small(seed=2), tmp_path / "c")
@@ -300,7 +307,7 @@ def test_several_targets_and_epochs(tmp_path):
 
 
 def read_metrics_of(experiment: Experiment, folder) -> list[dict[str, object]]:
-    assert experiments.perform(experiment, folder / "run").status == "done"
+    assert perform(experiment, folder / "run").status == "done"
     return read_metrics(folder / "run")
 
 
@@ -310,7 +317,7 @@ RECORDING = {"rounds": 4, "lr": 0.05, "history": ["norms", "residuals", "updates
 def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypatch):
     setting = prepare(small(pretraining=RECORDING))
     with pytest.warns(UserWarning, match="pre-training records locals, norms, residuals, updates"):
-        whole = pretrained(setting, workers=1)
+        whole = pretrained(setting)
 
     def interrupt(event: object) -> None:
         if event.metrics["elapsed"] == 2:
@@ -318,7 +325,7 @@ def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypa
 
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
     with pytest.warns(UserWarning, match="MB"), pytest.raises(KeyboardInterrupt):
-        pretrained(setting, [interrupt], workers=1)
+        pretrained(setting, [interrupt])
     with pytest.warns(UserWarning, match="MB"):
         again = pretrained(setting, workers=2)
     assert again.memory.keys() == whole.memory.keys()
@@ -330,7 +337,7 @@ def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypa
 def test_recorded_history_survives_a_kill_to_the_bit(tmp_path, monkeypatch):
     setting = prepare(small(pretraining=RECORDING))
     with pytest.warns(UserWarning, match="MB"):
-        whole = pretrained(setting, workers=1)
+        whole = pretrained(setting)
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
 
     def die() -> None:
@@ -347,15 +354,15 @@ def test_recorded_history_survives_a_kill_to_the_bit(tmp_path, monkeypatch):
     assert process.exitcode == -signal.SIGKILL
     assert len(list((tmp_path / "another").glob("pretraining/*/checkpoints/*"))) == 2
     with pytest.warns(UserWarning, match="MB"):
-        again = pretrained(setting, workers=1)
+        again = pretrained(setting)
     assert torch.equal(again.params, whole.params)
     assert all(torch.equal(again.memory[name], value) for name, value in whole.memory.items())
 
 
 def test_recording_changes_no_bit_and_its_size_is_announced():
     with pytest.warns(UserWarning, match=r"1\.0 MB in memory"):
-        recorded = pretrained(prepare(small(pretraining={**RECORDING, "history": ["updates"]})), workers=1)
-    plain = pretrained(prepare(small()), workers=1)
+        recorded = pretrained(prepare(small(pretraining={**RECORDING, "history": ["updates"]})))
+    plain = pretrained(prepare(small()))
     assert torch.equal(recorded.params, plain.params)
     assert plain.memory == {}
     assert 4 * 4 * len(plain.params) == pytest.approx(1.0e6, rel=0.05)
@@ -363,7 +370,7 @@ def test_recording_changes_no_bit_and_its_size_is_announced():
 
 def test_a_run_keeps_only_the_history_that_its_method_needs(tmp_path):
     with pytest.warns(UserWarning, match="MB"):
-        outcome = perform(small(method="fedrecovery", pretraining=RECORDING), tmp_path / "run", workers=1)
+        outcome = perform(small(method="fedrecovery", pretraining=RECORDING), tmp_path / "run")
     kept, _ = read_state(tmp_path / "run/omega0.safetensors")
     assert {name.partition("/")[0] for name in kept.memory} == {"share", "residuals"}
     assert outcome.status == "done"
@@ -371,7 +378,7 @@ def test_a_run_keeps_only_the_history_that_its_method_needs(tmp_path):
 
 def test_clusters_are_retrained_from_a_clustered_pre_training(tmp_path):
     clustered = {"rounds": 4, "lr": 0.05, "clusters": 2}
-    outcome = perform(small(method="knot", pretraining=clustered), tmp_path / "run", workers=1)
+    outcome = perform(small(method="knot", pretraining=clustered), tmp_path / "run")
     kept, _ = read_state(tmp_path / "run/omega0.safetensors")
     members = {f"member/client-{number}" for number in range(4)}
     assert set(kept.memory) == {"cluster", "cluster-0", "cluster-1"} | members
@@ -412,14 +419,14 @@ def test_fedkdu_distils_on_the_public_examples(tmp_path):
         pretraining={**RECORDING, "history": ["updates"]},
     )
     with pytest.warns(UserWarning, match="MB"):
-        outcome = perform(experiment, tmp_path / "run", workers=1)
+        outcome = perform(experiment, tmp_path / "run")
     assert outcome.status == "done"
     assert [row["local_trainings"] for row in read_metrics(tmp_path / "run")[1:]] == [0, 0, 0, 3, 3]
 
 
 def test_conflicts_can_be_counted_for_methods_that_ask_no_retained_client(tmp_path):
-    plain = perform(small(method="ascent"), tmp_path / "plain", workers=1)
-    counted = perform(small(method="ascent", count_conflicts=True), tmp_path / "counted", workers=1)
+    plain = perform(small(method="ascent"), tmp_path / "plain")
+    counted = perform(small(method="ascent", count_conflicts=True), tmp_path / "counted")
     assert torch.equal(plain.params, counted.params)
     for one, other in zip(plain.metrics[1:], counted.metrics[1:], strict=True):
         assert ("conflicts" in one) is (one["stage"] == "post-training")

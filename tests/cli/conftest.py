@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from children import in_child
 
 from fedunlearn import cli
 from fedunlearn.cli import console
+from fedunlearn.experiment import perform, read
 
 SMALL = """
 name = "small"
@@ -61,6 +63,17 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of ``small`` that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "small.toml").write_text(SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDUNLEARN_CACHE", str(cache))
+        perform(read(folder / "small.toml"), folder / "run", workers=1)
+    return folder / "run"
+
+
 @pytest.fixture
 def fedunlearn(tmp_path: Path, environment: dict[str, str]) -> Command:
     """The program as a user starts it, in a folder of its own."""
@@ -74,17 +87,6 @@ def fedunlearn(tmp_path: Path, environment: dict[str, str]) -> Command:
             text=True,
             timeout=300,
         )
-
-    return call
-
-
-@pytest.fixture
-def refused(fedunlearn: Command) -> Callable[..., str]:
-    """Calls the program and checks that it says no in one sentence."""
-
-    def call(*arguments: object, code: int = 2, **variables: str) -> str:
-        result = fedunlearn(*arguments, **variables)
-        return one_sentence(result.returncode, code, result.stdout, result.stderr)
 
     return call
 
@@ -104,7 +106,7 @@ def here(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["fedunlearn", *map(str, arguments)])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the program replaces
-        monkeypatch.setattr(console.out, "width", int(environment["COLUMNS"]))
+        monkeypatch.setattr(console.out, "width", int(os.environ["COLUMNS"]))
         signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         # Not ignored, as in a test run that a shell started in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,21 +122,42 @@ def here(
 
 
 @pytest.fixture
-def refused_here(here: Command) -> Callable[..., str]:
-    """What is refused before it begins."""
+def apart(here: Command) -> Command:
+    """The program in a child of this process: for what leaves something behind, such as registered code."""
 
-    def call(*arguments: object, code: int = 2, **variables: str) -> str:
-        result = here(*arguments, **variables)
-        return one_sentence(result.returncode, code, result.stdout, result.stderr)
+    def call(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        def ended() -> tuple[int, str, str]:
+            result = here(*arguments, **variables)
+            return result.returncode, result.stdout, result.stderr
+
+        return subprocess.CompletedProcess(arguments, *in_child(ended))
 
     return call
 
 
-def one_sentence(code: object, expected: int, out: str, err: str) -> str:
-    assert code == expected, err
-    assert err.count("\n") == 1, err
-    assert "Traceback" not in err + out
-    return err
+@pytest.fixture
+def refused_here(here: Command) -> Callable[..., str]:
+    """What is refused, in this process."""
+    return refusals(here)
+
+
+@pytest.fixture
+def refused_apart(apart: Command) -> Callable[..., str]:
+    """What is refused, in a child of this process."""
+    return refusals(apart)
+
+
+def refusals(program: Command) -> Callable[..., str]:
+    """Calls the program and checks that it says no in one sentence."""
+
+    def call(*arguments: object, code: int = 2, **variables: str) -> str:
+        result = program(*arguments, **variables)
+        assert result.returncode == code, result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert "Traceback" not in result.stderr + result.stdout
+        return result.stderr
+
+    return call
 
 
 def command(*arguments: object) -> list[str]:

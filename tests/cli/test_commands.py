@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -108,7 +107,7 @@ def test_data_get_without_network_says_so(refused_here, tmp_path):
     assert not list(tmp_path.rglob("*ubyte*"))
 
 
-def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
+def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, here, small, tmp_path):
     result = fedunlearn("run", small, "seed=2", "unlearning.rounds=1")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
@@ -133,7 +132,7 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, small, tmp_path):
     ):
         assert words in result.stdout
     assert "\x1b" not in result.stdout
-    again = fedunlearn("run", small, "seed=2", "unlearning.rounds=1", "--out", "elsewhere")
+    again = here("run", small, "seed=2", "unlearning.rounds=1", "--out", "elsewhere")
     assert "pre-training skipped" in again.stdout
     assert (tmp_path / "elsewhere/outcome.json").read_text() == (folder / "outcome.json").read_text()
 
@@ -168,11 +167,14 @@ def test_some_rows_of_a_comparison_may_take_what_others_refuse_and_lose_none(her
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(fedunlearn, small, tmp_path, package):
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / f"{package}.py").write_text("raise ImportError")
-    result = fedunlearn("run", small, PYTHONPATH=os.pathsep.join([str(hidden), *filter(None, sys.path)]))
+def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(
+    apart, small, tmp_path, monkeypatch, package
+):
+    for module in list(sys.modules):
+        if module.startswith((package, "fedunlearn.report")):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = apart("run", small)
     assert result.returncode == 0, result.stderr
     assert "fedunlearn[report]" in result.stdout
     assert (tmp_path / "runs/small/report.md").exists()

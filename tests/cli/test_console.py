@@ -34,11 +34,11 @@ def test_an_ascii_terminal_gets_other_characters_instead_of_an_error(fedunlearn,
     assert result.returncode == 0, result.stderr
     assert re.search(r"^w0 +\d", result.stdout, re.MULTILINE)
     assert "report  Ubung/report.html" in result.stdout
-    refusal = fedunlearn("run", "é.toml", PYTHONIOENCODING="ascii")
-    assert refusal.stderr == "fedunlearn: cannot read e.toml: No such file or directory\n"
+    refusal = fedunlearn("é", PYTHONIOENCODING="ascii")
+    assert refusal.stderr == "fedunlearn: No such command 'e'.\n"
 
 
-def test_methods_fit_eighty_columns(fedunlearn):
-    lines = fedunlearn("methods", COLUMNS="80").stdout.splitlines()
+def test_methods_fit_eighty_columns(here):
+    lines = here("methods", COLUMNS="80").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 50

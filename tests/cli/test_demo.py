@@ -15,10 +15,10 @@ def check_promise(folder):
     assert recovered["r_acc"] >= start["r_acc"] - 0.01
 
 
-def test_demo(fedunlearn, tmp_path):
+def test_demo(here, tmp_path):
     (tmp_path / "runs/demo").mkdir(parents=True)
     (tmp_path / "runs/demo/mine.txt").write_text("not a run")
-    result = fedunlearn("demo")
+    result = here("demo")
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "runs/demo-2"
     check_promise(folder)
@@ -29,7 +29,7 @@ def test_demo(fedunlearn, tmp_path):
 
 @pytest.mark.paper
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_demo_of_other_seeds(fedunlearn, tmp_path, seed):
-    result = fedunlearn("demo", "--seed", seed, "--out", "demo")
+def test_demo_of_other_seeds(here, tmp_path, seed):
+    result = here("demo", "--seed", seed, "--out", "demo")
     assert result.returncode == 0, result.stderr
     check_promise(tmp_path / "demo")

@@ -25,12 +25,12 @@ def mine(tmp_path):
     return path
 
 
-def test_a_method_is_listed_run_and_compared(fedunlearn, small, mine, tmp_path):
-    assert "a method of my own" in fedunlearn("methods", "--use", mine).stdout
-    result = fedunlearn("run", small, "method=mine", "--use", "code/mine.py", "--workers", 2, "--out", "run")
+def test_a_method_is_listed_run_and_compared(apart, small, mine, tmp_path):
+    assert "a method of my own" in apart("methods", "--use", mine).stdout
+    result = apart("run", small, "method=mine", "--use", "code/mine.py", "--workers", 2, "--out", "run")
     assert result.returncode == 0, result.stderr
     small.write_text('use = ["code/mine.py"]\n' + small.read_text() + "[methods.mine]\n[methods.fedosd]\n")
-    assert fedunlearn("compare", small, "--out", "both").returncode == 0
+    assert apart("compare", small, "--out", "both").returncode == 0
     models = [
         json.loads((tmp_path / run / "outcome.json").read_text())["model_sha256"]
         for run in ("run", "both/seed-1/mine", "both/seed-1/fedosd")
@@ -38,16 +38,16 @@ def test_a_method_is_listed_run_and_compared(fedunlearn, small, mine, tmp_path):
     assert len(set(models)) == 1
 
 
-def test_a_run_continues_with_the_code_that_it_began_with(fedunlearn, refused, small, mine, tmp_path):
+def test_a_run_continues_with_the_code_that_it_began_with(apart, refused_apart, small, mine, tmp_path):
     small.write_text('use = ["code/mine.py"]\nmethod = "mine"\n' + small.read_text())
-    assert fedunlearn("run", small, "--out", "run").returncode == 0
+    assert apart("run", small, "--out", "run").returncode == 0
     (tmp_path / "run/outcome.json").unlink()
     mine.write_text(METHOD + "# changed\n")
-    assert "code/mine.py has changed since the run began" in refused("resume", "run")
+    assert "code/mine.py has changed since the run began" in refused_apart("resume", "run")
     mine.rename(tmp_path / "elsewhere.py")
-    assert "cannot read" in refused("resume", "run")
+    assert "cannot read" in refused_apart("resume", "run")
     (tmp_path / "elsewhere.py").write_text(METHOD)
-    result = fedunlearn("resume", "run", "--use", "elsewhere.py")
+    result = apart("resume", "run", "--use", "elsewhere.py")
     assert result.returncode == 0, result.stderr
 
 
@@ -72,7 +72,7 @@ def test_code_that_is_not_there(refused_here, small):
     assert "nowhere.py: No such file" in refused_here("run", small)
 
 
-def test_a_model_that_wants_all_memory_ends_in_one_sentence(refused, small, tmp_path):
+def test_a_model_that_wants_all_memory_ends_in_one_sentence(refused_apart, small, tmp_path):
     (tmp_path / "hungry.py").write_text(
         "import multiprocessing\nimport torch\nfrom fedunlearn import model\n\n\n"
         "class Hungry(torch.nn.Linear):\n"
@@ -84,5 +84,5 @@ def test_a_model_that_wants_all_memory_ends_in_one_sentence(refused, small, tmp_
         "def hungry(classes, shape):\n"
         "    return Hungry(784, classes)\n"
     )
-    sentence = refused("run", small, "model=hungry", "--use", "hungry.py", "--workers", 2)
+    sentence = refused_apart("run", small, "model=hungry", "--use", "hungry.py", "--workers", 2)
     assert "out of memory: use fewer" in sentence

@@ -30,7 +30,7 @@ from fedunlearn.methods.fedavg import Averaging
 from fedunlearn.record import read_state, write_state
 
 TARGET = "site-1"
-WILD = Schedule(unlearn_rounds=400, unlearn_lr=1e6, recover_rounds=400, recover_lr=1e6, pretrain_lr=1e6)
+WILD = Schedule(unlearn_rounds=40, unlearn_lr=1e6, recover_rounds=400, recover_lr=1e6, pretrain_lr=1e6)
 WILD_BUT = {"fedosd-m3": replace(WILD, unlearn_rounds=0)}
 """Far out no step helps everybody, so the first stage would end there."""
 BOUNDED = {"federaser", "rapid"}

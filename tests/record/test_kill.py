@@ -1,7 +1,9 @@
 """SIGKILL at every file event of a whole experiment: the resumed run ends in the same bits.
 
-A run is killed after each event and in the middle of each write; before an event the files are as after
-the event before it. A kill loses nothing that the system has, so ``fsync`` has a test of its own.
+A kill leaves the files of that moment, so one run is watched and its files are copied after each event and in
+the middle of each write; before an event they are as after the event before it. For each kind of event, a
+process is killed as well: it leaves the files that were copied. A kill loses nothing that the system has, so
+``fsync`` has a test of its own.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import builtins
 import io
 import json
-import lzma
 import os
+import re
+import shutil
 import signal
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,7 @@ from fedunlearn.record import read_metrics
 EXPERIMENT = check(
     {
         "name": "kill",
-        "model": "mlp",
+        "model": "lenet5",
         "data": {"dataset": "fashion-demo", "partition": "pat-50", "clients": 4, "fraction": 0.02},
         "training": {"batch_size": 20},
         "pretraining": {"rounds": 1, "lr": 0.05},
@@ -35,14 +39,6 @@ EXPERIMENT = check(
 )
 
 Listener = Callable[[str, str], None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fast() -> Iterator[None]:
-    """Unpacks the data once: children inherit it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lzma, "decompress", cache(lzma.decompress))
-        yield
 
 
 def watch(patch: pytest.MonkeyPatch, happened: Listener) -> None:
@@ -93,8 +89,8 @@ def work(folder: Path, happened: Listener = lambda event, path: None) -> None:
         perform(EXPERIMENT, folder / "run", checkpoint_seconds=0, workers=1)
 
 
-def killed(folder: Path, event: str, number: int) -> bool:
-    """Works in a child that kills itself at an event of this kind; whether it came so far."""
+def kill(folder: Path, event: str, number: int) -> None:
+    """Works in a child that kills itself at an event of this kind."""
     child = os.fork()
     if child == 0:
         left = number
@@ -107,7 +103,40 @@ def killed(folder: Path, event: str, number: int) -> bool:
 
         work(folder, strike)
         os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Moment:
+    folder: Path
+    names: set[str]
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Moment]]:
+    """Copies of all files of a run, made after each event and listed by its kind; the last is ``end``."""
+    run, copies = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("copies")
+    found: dict[str, list[Moment]] = defaultdict(list)
+    copying = False
+
+    def keep(event: str, _path: str) -> None:
+        nonlocal copying
+        if not copying and event != "fsync":
+            copying = True
+            folder = copies / f"{event} {len(found[event])}"
+            found[event].append(Moment(shutil.copytree(run, folder), names(folder)))
+            copying = False
+
+    work(run, keep)
+    keep("end", "")
+    return found
+
+
+def names(folder: Path) -> set[str]:
+    """Of all files and folders; the temporary ones have a random part."""
+    return {
+        re.sub(r"\w{16}\.partial$", "partial", str(path.relative_to(folder))) for path in folder.rglob("*")
+    }
 
 
 def result(folder: Path) -> tuple[object, list[dict[str, object]], set[str]]:
@@ -121,19 +150,31 @@ def result(folder: Path) -> tuple[object, list[dict[str, object]], set[str]]:
     return json.loads((run / "outcome.json").read_text()), rows, files
 
 
-@pytest.mark.parametrize("event", ["open", "half a write", "write", "replace", "unlink", "mkdir", "truncate"])
-def test_a_run_killed_at_any_file_event_ends_in_the_same_model(event, tmp_path):
-    work(tmp_path / "whole")
-    expected = result(tmp_path / "whole")
-    assert expected[0]["status"] == "done"
-    number = 0
-    while killed(folder := tmp_path / str(number), event, number):
-        if not (folder / "run/outcome.json").exists():
-            work(folder)
-        assert result(folder) == expected, f"killed at {event} {number}"
-        assert not list(folder.rglob("*.partial"))
-        number += 1
-    assert number >= 2
+KINDS = ["open", "half a write", "write", "replace", "unlink", "mkdir", "truncate"]
+
+
+def assert_continues_to_the_same_end(folder: Path, end: Moment) -> None:
+    if not (folder / "run/outcome.json").exists():
+        work(folder)
+    assert result(folder) == result(end.folder), f"killed at {folder.name}"
+    assert not list(folder.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("event", KINDS)
+def test_a_run_killed_at_any_file_event_ends_in_the_same_model(event, moments):
+    (end,) = moments["end"]
+    assert result(end.folder)[0]["status"] == "done"
+    assert len(moments[event]) >= 2
+    for moment in moments[event]:
+        assert_continues_to_the_same_end(moment.folder, end)
+
+
+@pytest.mark.parametrize("event", KINDS)
+def test_a_killed_process_leaves_the_files_of_that_moment(event, moments, tmp_path):
+    number = len(moments[event]) // 2
+    kill(tmp_path, event, number)
+    assert names(tmp_path) == moments[event][number].names
+    assert_continues_to_the_same_end(tmp_path, *moments["end"])
 
 
 def test_a_file_is_on_disk_before_it_gets_its_name_and_the_name_before_anything_else(tmp_path):

@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,12 +84,18 @@ def _examples(pixels: Bytes, labels: Bytes | Sequence[int]) -> Examples:
 @dataset("fashion-demo", summary="4,000 + 1,000 of Fashion-MNIST, part of this package", licence="MIT")
 def fashion_demo(directory: Path | None = None) -> Dataset:
     """The first 400 + 100 images of each class of Fashion-MNIST, embedded in the package."""
-    content = safetensors.torch.load(lzma.decompress(DEMO.read_bytes()))
+    content = _demo_content()
 
     def split(name: str) -> Examples:
         return _examples(content[f"{name}.images"][:, None].numpy(), content[f"{name}.labels"].numpy())
 
     return Dataset("fashion-demo", 10, split("train"), split("test"))
+
+
+@cache
+def _demo_content() -> dict[str, Tensor]:
+    """Unpacked once: every run of a comparison loads the data, and unpacking takes longer than a round."""
+    return safetensors.torch.load(lzma.decompress(DEMO.read_bytes()))
 
 
 @dataset("mnist", summary="handwritten digits, 60,000 + 10,000 of 28×28", licence="CC BY-SA 3.0")
