@@ -1,0 +1,1 @@
+"""A minimal app that asks every node for its name."""
