@@ -22,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     if config["forget"]:
         model.load_state_dict(torch.load(folder / "model.pt"))
         federation = flower.connect_existing(grid, model, clients=4)
-        plan = Schedule(5, 0.02, 5, 0.02, pretrain_lr=0.02)
+        plan = Schedule(5, 0.01, 5, 0.01, pretrain_lr=0.01)
         forget(
             federation, model, [config["forget"]], folder, method="federaser", schedule=plan, history=history
         )
