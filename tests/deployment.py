@@ -157,6 +157,7 @@ class Processes:
         self._children: list[subprocess.Popen[bytes]] = []
         self._seen: dict[int, int] = {}
         self._commands = 0
+        self.runs: list[int] = []
 
     # Processes
 
@@ -239,9 +240,9 @@ class Processes:
                 child.wait(STOP)
 
     def _end_rest(self) -> list[Process]:
-        """Ends what is left of the tree; returns what had to be killed."""
+        """Ends what is left of the tree; returns what could not be ended."""
         with contextlib.suppress(DeploymentError):
-            until(lambda: not self.tree(), STOP / 2, "the children end by themselves")
+            until(lambda: not self.tree(), STOP / 4, "the children end by themselves")
         for number in (signal.SIGTERM, signal.SIGKILL):
             rest = self.tree()
             for process in rest:
@@ -341,13 +342,19 @@ class Processes:
             file = self.folder / f"run-config-{self._commands}.toml"
             file.write_text(toml(config))
             words += ["--run-config", str(file)]
-        return int(str(self.ask(*words)["run-id"]))
+        self.runs.append(int(str(self.ask(*words)["run-id"])))
+        return self.runs[-1]
 
     def status(self, run: int) -> tuple[str, str]:
         """The status of a run, such as ``running`` or ``finished:failed``, and its details."""
         runs = self.ask("list", self.connection, "--run-id", str(run))["runs"]
         assert isinstance(runs, list)
         return runs[0]["status"], runs[0].get("status-details", "")
+
+    def stop(self, run: int) -> None:
+        """Stops a run that has not finished."""
+        if not self.status(run)[0].startswith("finished"):
+            self.ask("stop", str(run), self.connection)
 
     def wait(self, run: int, deadline: float = RUN) -> tuple[str, str]:
         """The final status of a run, and its details: the text of the exception if the run failed."""
@@ -440,7 +447,7 @@ class Deployment(Processes):
         self.await_health(self.superlink, deadline, self.authority)
 
     def kill_superlink(self, number: int = signal.SIGKILL) -> None:
-        """Ends the SuperLink alone and waits until it has ended, as well as the programs that watch it."""
+        """Ends the SuperLink and waits for its end. A ServerApp may outlive it by many seconds."""
         assert self.superlink is not None
         self.tree()
         self._end_one(self.superlink, number)
@@ -525,6 +532,10 @@ class Deployment(Processes):
             return all(statuses.get(name) == "online" for name in names)
 
         until(online, deadline, f"{', '.join(names)} online", pause=0.2)
+
+    def ended(self) -> list[str]:
+        """Names of the nodes whose process has ended."""
+        return [name for name, child in self._running.items() if child.poll() is not None]
 
     def await_status(self, name: str, status: str, deadline: float = RETURN) -> float:
         """The seconds until a node has this status."""

@@ -171,7 +171,11 @@ def test_an_encrypted_key_gets_a_sentence(form, tmp_path):
         sign("x", {}, tmp_path / "key")
 
 
-@pytest.mark.parametrize("source", [b"", b"\x00\xff" * 40, "no key", "\ud800", PUBLIC[:60], PRIVATE[:60]])
+@pytest.mark.parametrize(
+    "source",
+    [b"", b"\x00\xff" * 40, "no key", "\ud800", PUBLIC[:60], PRIVATE[:60]],
+    ids=["empty", "bytes", "text", "surrogate", "half a public key", "half a private key"],
+)
 def test_what_is_no_key_gets_a_sentence(source):
     with pytest.raises(FedUnlearnError, match="private key is not a P-256"):
         sign("x", {}, source)

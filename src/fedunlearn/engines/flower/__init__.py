@@ -23,6 +23,7 @@ if not _found.startswith(f"{SUPPORTED}."):
 from .client import Site, introduce, require_request, serve  # noqa: E402
 from .federation import ExistingApp, FlowerFederation, Patience, connect, connect_existing  # noqa: E402
 from .local import LocalGrid  # noqa: E402
+from .progress import log_rounds  # noqa: E402
 from .recording import Recording  # noqa: E402
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "connect",
     "connect_existing",
     "introduce",
+    "log_rounds",
     "require_request",
     "serve",
 ]

@@ -32,7 +32,7 @@ from ...core.hashes import fingerprint, module_hash
 from ...tasks import Classification
 from ..sequential import sorted_out
 from .dialects import Dialect, Jobs, Weights
-from .mail import Mail, last_line
+from .mail import Mail, last_line, lost
 from .nodes import Node, Nodes
 from .wire import Unreadable
 
@@ -126,7 +126,7 @@ class FlowerFederation:
                     missing |= dict.fromkeys(by_node[name], Failure(Reason.ABSENT, "is not online"))
                 gone -= self._given_up
             for name, reply in mail.arrived():
-                if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+                if lost(reply):
                     gone.add(name)
                 else:
                     found |= self._read(by_node[name], reply)
@@ -161,11 +161,11 @@ class FlowerFederation:
         while True:
             online = {name: node for name, node in self._nodes.online().items() if self._fits(name, node)}
             self._given_up -= online.keys()
-            lost = ({*self._known, *wanted} - online.keys()) - self._given_up
-            if not lost:
+            away = ({*self._known, *wanted} - online.keys()) - self._given_up
+            if not away:
                 break
             if time.monotonic() >= until:
-                self._given_up |= lost
+                self._given_up |= away
                 break
             time.sleep(min(1.0, self._patience.absence / 10))
         self._known |= online.keys()

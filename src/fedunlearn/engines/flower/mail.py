@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 Key = TypeVar("Key", bound=Hashable)
@@ -51,6 +52,11 @@ class Mail(Generic[Key]):
         elif self.seconds_left > 0:
             time.sleep(min(self._pause, self.seconds_left))
             self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
+
+
+def lost(reply: Message) -> bool:
+    """Whether the node was gone before it could answer, as Flower sees it."""
+    return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 def last_line(error: Error) -> str:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from ...authority import key_id
 from ...core import FedUnlearnError
-from .mail import Mail, last_line
+from .mail import Mail, last_line, lost
 from .wire import HELLO, Unreadable, text
 
 
@@ -50,7 +50,7 @@ class Nodes:
         self._ask([key for key in unknown if self._ask_all or not named[key]])
         found: dict[str, Node] = {}
         for key in sorted(infos):
-            told = self._told.get(key, {})
+            told = self._told.get(key, "not asked" if self._ask_all else {})
             if isinstance(told, str):
                 continue
             name = named[key] or str(told.get("name", ""))
@@ -71,6 +71,8 @@ class Nodes:
             mail.send(key, key, HELLO, RecordDict({"hello": ConfigRecord()}))
         while mail.pending and mail.seconds_left > 0:
             for key, reply in mail.arrived():
+                if lost(reply):
+                    continue  # it is asked again when it is back
                 try:
                     if reply.has_error():
                         raise Unreadable(f"an error ({last_line(reply.error)})")

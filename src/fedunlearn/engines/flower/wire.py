@@ -42,7 +42,7 @@ def tensor(array: Array) -> Tensor:
     """A tensor of one's own from an array."""
     try:
         return torch.from_numpy(array.numpy())
-    except (TypeError, ValueError, EOFError) as error:
+    except (TypeError, ValueError, EOFError, MemoryError) as error:
         raise Unreadable(f"an array that cannot be read ({error})") from None
 
 

@@ -28,22 +28,23 @@ def main(grid: Grid, context: Context) -> None:
 def ask(grid: Grid, number: int) -> None:
     """Pushes one query to each node that is online and prints each answer as it arrives."""
     start = time.monotonic()
-    nodes = {node.node_id: node for node in grid.get_nodes()}
-    messages = [Message(RecordDict(), node, "query", ttl=DEADLINE) for node in nodes]
-    pending = set(grid.push_messages(messages))
+    nodes = list(grid.get_nodes())
+    messages = [Message(RecordDict(), node.node_id, "query", ttl=DEADLINE) for node in nodes]
+    # An error that the SuperLink reports for a lost node does not come from that node.
+    pending = dict(zip(grid.push_messages(messages), nodes, strict=True))
     print(f"round {number}: asked {len(pending)} nodes", flush=True)
     while pending:
         if time.monotonic() - start > DEADLINE:
             raise TimeoutError(f"{len(pending)} nodes did not answer")
-        for reply in grid.pull_messages(pending):
-            pending.discard(reply.metadata.reply_to_message_id)
-            node = nodes[reply.metadata.src_node_id]
+        for reply in grid.pull_messages(list(pending)):
+            node = pending.pop(reply.metadata.reply_to_message_id)
             line = {
                 "round": number,
                 "name": node.name,
                 "status": str(node.status),
                 "key": node.public_key.decode(errors="replace"),
                 "seconds": round(time.monotonic() - start, 2),
+                "own": reply.metadata.src_node_id == node.node_id,
             }
             if reply.has_error():
                 line["error"] = f"{reply.error.code}: {reply.error.reason}"

@@ -1,0 +1,36 @@
+"""Progress in Flower's log: ``flwr log RUN --show`` prints it."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ...core import Event, Listener
+from ...measure.metrics import forgetting_key, metric, utility_key
+
+
+def log_rounds() -> Listener:
+    """A listener that writes a line for every round: the last measures, their round, and the time left."""
+    log = logging.getLogger("flwr")
+    began, heard = time.monotonic(), 0
+    measured, when = "", ""
+
+    def listen(event: Event) -> None:
+        nonlocal began, heard, measured, when
+        phase, state, row = event.phases[event.progress.phase], event.progress.state, event.metrics
+        place = f"{phase.stage} {state.round}/{phase.rounds}"
+        keys = [key for key in (forgetting_key(row), utility_key(row)) if key]
+        if keys:
+            measured = ", ".join(f"{metric(key).title} {metric(key).text(float(row[key]))}" for key in keys)
+            when = "before" if row["stage"] == "start" else place
+        if row["stage"] == "start":
+            began = time.monotonic()
+            log.info("%s (before)", measured or "nothing is measured")
+            return
+        heard += 1
+        pace = (time.monotonic() - began) / heard
+        left = phase.rounds - state.round + sum(p.rounds for p in event.phases[event.progress.phase + 1 :])
+        lost = f"; {row['missing']} clients missing" if row.get("missing") else ""
+        log.info("%s: %s (%s); %.1f s a round, %.0f s left%s", place, measured, when, pace, left * pace, lost)
+
+    return listen

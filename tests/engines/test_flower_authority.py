@@ -1,0 +1,269 @@
+"""Who may ask to be forgotten: signed requests on a federation whose SuperNodes are registered with keys."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from federations import network
+from flower_apps import CLIENTS, QUICK, Grid, existing, served
+from flwr.app import Message
+
+from fedunlearn import (
+    FedUnlearnError,
+    Reply,
+    Schedule,
+    Terms,
+    flatten,
+    forget,
+    key_id,
+    module_hash,
+    request_erasure,
+    train,
+)
+from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, opened, sign
+from fedunlearn.core import Failure
+from fedunlearn.engines import flower
+from fedunlearn.engines.flower import wire
+
+NAME, FEDERATION, TARGET = "perceptron", "hospitals", "site-1"
+SCHEDULE = Schedule(2, 0.02, 1, 0.02)
+
+
+def keys() -> tuple[bytes, bytes]:
+    """A private and a public key, as a registered SuperNode has them."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )
+
+
+KEYS = {client: keys() for client in CLIENTS}
+STRANGER = keys()
+
+
+class Registered(Grid):
+    """A grid whose nodes have keys, as with authenticated SuperNodes."""
+
+    def get_nodes(self) -> Iterable[Any]:
+        nodes = list(super().get_nodes())
+        for number, node in enumerate(nodes):
+            node.public_key = KEYS[f"site-{number}"][1]
+        return nodes
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory) -> Path:
+    """The files with the public keys that nodes name in their configuration."""
+    folder = tmp_path_factory.mktemp("keys")
+    for client, (_, key) in KEYS.items():
+        (folder / client).write_bytes(key)
+    return folder
+
+
+def nodes(public: Path | None, app: Any = None, names: tuple[str, ...] = CLIENTS) -> Registered:
+    configs = [
+        {"partition-id": number, **({"erasure-key": str(public / f"site-{number}")} if public else {})}
+        for number in range(5)
+    ]
+    return Registered(app or served(NAME), configs, names=names)
+
+
+def connected(public: Path | None) -> flower.FlowerFederation:
+    return flower.connect(nodes(public), network(NAME), clients=5, patience=QUICK)
+
+
+def document(**changes: Any) -> str:
+    key = changes.pop("key", KEYS[TARGET][0])
+    given = {
+        "client": TARGET,
+        "federation": FEDERATION,
+        "model_sha256": module_hash(network(NAME)),
+        **changes,
+    }
+    return request_erasure(
+        given.pop("client"), given.pop("federation"), given.pop("model_sha256"), key, **given
+    )
+
+
+def edited(change: Callable[[dict[str, Any]], None], key: bytes | None = None) -> str:
+    """A request whose payload was changed after signing, or signed again by another key."""
+    payload = opened(document(), ERASURE_REQUEST, KEYS[TARGET][1])
+    change(payload)
+    if key is not None:
+        return sign(ERASURE_REQUEST, payload, key)
+    envelope = json.loads(document())
+    envelope["payload"] = base64.b64encode(canonical(payload).encode()).decode()
+    return canonical(envelope)
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def authorise(federation: flower.FlowerFederation, request: str, folder: Path) -> Any:
+    return federation.authorise(TARGET, request, name=FEDERATION, model=network(NAME), folder=folder)
+
+
+def test_a_signed_request_is_carried_out_on_both_sides(public, tmp_path):
+    federation, model = connected(public), network(NAME)
+    request = authorise(federation, document(), tmp_path / "run")
+    assert request.client == TARGET
+    outcome = forget(federation, model, [request.client], tmp_path / "run", schedule=SCHEDULE)
+    assert not outcome.status.failed
+    assert module_hash(model) != module_hash(network(NAME))
+
+
+FORGERIES: dict[str, tuple[Callable[[], str], Refusal]] = {
+    "another node's key": (lambda: document(key=KEYS["site-2"][0]), Refusal.UNKNOWN_KEY),
+    "an unregistered key": (lambda: document(key=STRANGER[0]), Refusal.UNKNOWN_KEY),
+    "for another client": (lambda: document(client="site-2"), Refusal.OTHER_CLIENT),
+    "for another federation": (lambda: document(federation="banks"), Refusal.OTHER_FEDERATION),
+    "for another model": (lambda: document(model_sha256="0" * 64), Refusal.OTHER_MODEL),
+    "expired": (lambda: document(now=time.time() - 48 * 3600), Refusal.EXPIRED),
+    "from the future": (lambda: document(now=time.time() + 3600), Refusal.NOT_YET_VALID),
+    "with a later expiry": (
+        lambda: edited(lambda payload: payload.update(expires=payload["expires"] + 60)),
+        Refusal.BAD_SIGNATURE,
+    ),
+    "with another client": (
+        lambda: edited(lambda payload: payload.update(client="site-2")),
+        Refusal.BAD_SIGNATURE,
+    ),
+    "with another nonce": (
+        lambda: edited(lambda payload: payload.update(nonce="0" * len(payload["nonce"]))),
+        Refusal.BAD_SIGNATURE,
+    ),
+    "of the target, signed by another": (
+        lambda: edited(lambda payload: None, STRANGER[0]),
+        Refusal.UNKNOWN_KEY,
+    ),
+    "with another scope": (
+        lambda: edited(lambda payload: payload.update(scope="everybody"), KEYS[TARGET][0]),
+        Refusal.BAD_FIELDS,
+    ),
+    "with a field more": (
+        lambda: edited(lambda payload: payload.update(more=1), KEYS[TARGET][0]),
+        Refusal.BAD_FIELDS,
+    ),
+    "without a signature": (
+        lambda: json.dumps(
+            {**json.loads(document()), "signatures": []}, sort_keys=True, separators=(",", ":")
+        ),
+        Refusal.NOT_ONE_SIGNATURE,
+    ),
+    "of another kind": (
+        lambda: sign("text/plain", opened(document(), ERASURE_REQUEST, KEYS[TARGET][1]), KEYS[TARGET][0]),
+        Refusal.WRONG_KIND,
+    ),
+    "empty": (lambda: "", Refusal.MALFORMED),
+    "no JSON": (lambda: "{" * 500, Refusal.MALFORMED),
+    "of a megabyte": (lambda: document() + " " * 2**20, Refusal.TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_a_forged_request_is_refused_by_the_server_before_anybody_is_asked(what, public, tmp_path):
+    make, reason = FORGERIES[what]
+    grid = nodes(public)
+    federation = flower.connect(grid, network(NAME), clients=5, patience=QUICK)
+    asked = len(grid.pushed)
+    with pytest.raises(Refused) as caught:
+        authorise(federation, make(), tmp_path / "run")
+    assert caught.value.reason is reason
+    assert len(grid.pushed) == asked
+    assert not list(tmp_path.iterdir())
+
+
+SEEN_BY_THE_SERVER_ALONE = {"for another model", "for another federation"}
+"""A client sees the model of each round, and the federation where its configuration names it: see below."""
+
+
+@pytest.mark.parametrize("what", [*sorted(FORGERIES.keys() - SEEN_BY_THE_SERVER_ALONE), "none at all"])
+def test_a_target_refuses_to_forget_for_a_server_that_checks_nothing(what, public):
+    request = "" if what == "none at all" else FORGERIES[what][0]()
+    params = flatten(network(NAME))
+    jobs = {TARGET: ("", train(params, "uce")), "site-1#other": ("", train(params))}
+    message = wire.pack_jobs(jobs, Terms(), "token", wire.Arrays(), request)
+    grid = nodes(public)
+    node = next(node.node_id for node in grid.get_nodes() if node.name == TARGET)
+    (reply,) = grid.send_and_receive([Message(message, node, wire.JOB)])
+    read = wire.unpack_replies(reply.content, "token")
+    assert isinstance(read[TARGET], Failure)
+    assert "refused the job" in read[TARGET].detail
+    assert isinstance(read["site-1#other"], Reply)  # ordinary training needs no request
+
+
+def test_a_node_checks_the_federation_that_its_configuration_names(public, tmp_path):
+    configs = [
+        {"partition-id": n, "erasure-key": str(public / f"site-{n}"), "federation": "banks"} for n in range(5)
+    ]
+    federation = flower.connect(
+        Registered(served(NAME), configs, names=CLIENTS), network(NAME), clients=5, patience=QUICK
+    )
+    authorise(federation, document(), tmp_path / "run")
+    with (
+        pytest.warns(UserWarning, match="the request names 'hospitals', not 'banks'"),
+        pytest.raises(FedUnlearnError),
+    ):
+        forget(federation, network(NAME), [TARGET], tmp_path / "run", schedule=SCHEDULE)
+
+
+def test_a_request_is_used_once_and_a_resubmission_is_no_replay(public, tmp_path):
+    request = document()
+    for _ in range(2):
+        authorise(connected(public), request, tmp_path / "run")
+    with pytest.raises(Refused) as caught:
+        authorise(connected(public), request, tmp_path / "another run")
+    assert caught.value.reason is Refusal.REPLAYED
+
+
+def test_nobody_else_can_be_unlearned_with_a_request(public, tmp_path):
+    federation = connected(None)
+    authorise(federation, document(), tmp_path / "run")
+    with pytest.raises(FedUnlearnError, match="site-2 has not asked to be forgotten: site-1 has"):
+        forget(federation, network(NAME), ["site-2"], tmp_path / "run", schedule=SCHEDULE)
+
+
+def test_retained_clients_need_no_request_to_train(public, tmp_path):
+    """The target's node has no key; that of a retained client demands requests, for forgetting alone."""
+    configs = [
+        {"partition-id": n, **({"erasure-key": str(public / f"site-{n}")} if n != 1 else {})}
+        for n in range(5)
+    ]
+    grid = Registered(served(NAME), configs, names=CLIENTS)
+    federation = flower.connect(grid, network(NAME), clients=5, patience=QUICK)
+    assert not forget(federation, network(NAME), [TARGET], tmp_path, schedule=SCHEDULE).status.failed
+
+
+def test_an_existing_app_checks_requests_in_its_handler(public, tmp_path):
+    def federation() -> flower.ExistingApp:
+        grid = nodes(public, existing(NAME))
+        return flower.connect_existing(grid, network(NAME), clients=5, patience=QUICK)
+
+    with pytest.warns(UserWarning, match="site-1 failed with"), pytest.raises(FedUnlearnError):
+        forget(federation(), network(NAME), [TARGET], tmp_path / "without", schedule=SCHEDULE)
+    allowed = federation()
+    authorise(allowed, document(), tmp_path / "with")
+    assert not forget(allowed, network(NAME), [TARGET], tmp_path / "with", schedule=SCHEDULE).status.failed
+
+
+def test_nodes_that_are_registered_without_a_name_are_known_by_their_keys(public):
+    known = {key_id(KEYS[client][1]): f"hospital {client}" for client in CLIENTS}
+    federation = flower.connect(nodes(public, names=()), network(NAME), clients=5, patience=QUICK, keys=known)
+    assert federation.present() == {f"hospital {client}" for client in CLIENTS}
+
+
+def test_a_client_that_is_not_online_cannot_be_authorised(tmp_path):
+    with pytest.raises(FedUnlearnError, match="nobody is online under the name 'site-9'; did you mean"):
+        connected(None).authorise(
+            "site-9", document(), name=FEDERATION, model=network(NAME), folder=tmp_path / "run"
+        )

@@ -1,0 +1,281 @@
+"""An existing Flower app: its own training function, its own FedAvg, and a history recorded beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federations import holdings, network
+from flower_apps import CLIENTS, QUICK, existing, grid, number_of
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg
+from torch import nn
+
+from fedunlearn import FedUnlearnError, Job, Request, Schedule, Terms, flatten, forget, method, shapes, train
+from fedunlearn.core import Reason
+from fedunlearn.core.hashes import module_hash
+from fedunlearn.core.history import HeardRound, History
+from fedunlearn.core.messages import Replies, Reply
+from fedunlearn.core.state import State
+from fedunlearn.driver import rehearsal
+from fedunlearn.engines import flower
+from fedunlearn.record import read_tensors
+
+NAME = "perceptron"
+KINDS = ["locals", "norms", "residuals", "updates"]
+SCHEDULE = Schedule(4, 0.05, 3, 0.05)
+WITH_UCE_ALONE = {
+    *("federaser", "fedosd", "fedosd-m2", "fedosd-m3", "fedosd-m4", "fedosd-m5"),
+    *("fedrecovery", "finetune", "not", "puf", "retrain"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+def trained(path: Path, rounds: int = 8, app: Any = None, **options: Any) -> tuple[nn.Module, Any]:
+    """A model that Flower's FedAvg trained, while its history was recorded."""
+    model = network(NAME)
+    strategy = flower.Recording(FedAvg(fraction_evaluate=0.0, **options), model, path, KINDS)
+    result = strategy.start(
+        grid=grid(app or existing(NAME)),
+        initial_arrays=ArrayRecord(model.state_dict()),
+        train_config=ConfigRecord({"lr": 0.1}),
+        num_rounds=rounds,
+    )
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+    return model, strategy
+
+
+@pytest.fixture(scope="module")
+def omega0(tmp_path_factory) -> tuple[nn.Module, Path]:
+    path = tmp_path_factory.mktemp("trained") / "history.safetensors"
+    return trained(path)[0], path
+
+
+def connected(app: Any = None, **options: Any) -> flower.ExistingApp:
+    return flower.connect_existing(
+        grid(app or existing(NAME)), network(NAME), clients=5, patience=QUICK, **options
+    )
+
+
+def copies(omega0: tuple[nn.Module, Path], folder: Path) -> tuple[nn.Module, Path]:
+    model, path = network(NAME), folder / "history.safetensors"
+    model.load_state_dict(omega0[0].state_dict())
+    path.write_bytes(omega0[1].read_bytes())
+    return model, path
+
+
+@pytest.mark.parametrize("how", sorted(entry.name for entry in method if "test" not in entry.name))
+def test_a_method_runs_with_one_more_handler_or_is_refused_before_round_one(how, omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    asked = {"method": how, "schedule": SCHEDULE, "history": history}
+    nodes = grid(existing(NAME))
+    federation = flower.connect_existing(nodes, model, clients=5, patience=QUICK)
+    if how in WITH_UCE_ALONE:
+        outcome = forget(
+            federation, model, ["site-2"], tmp_path, method=how, schedule=SCHEDULE, history=history
+        )
+        assert not outcome.status.failed
+        assert module_hash(model) != module_hash(omega0[0])
+        assert 0 <= outcome.metrics[-1]["r_acc"] <= 1
+        assert 0 <= outcome.metrics[-1]["forget_acc"] <= 1
+    else:
+        with pytest.raises(FedUnlearnError, match=r"cannot run on this federation|needs (public|cluster)"):
+            forget(federation, model, ["site-2"], tmp_path, **asked)
+        assert not nodes.pushed
+        assert module_hash(model) == module_hash(omega0[0])
+
+
+@pytest.mark.parametrize(("how", "loss"), [("fedosd-joint", "unlikelihood"), ("fedosd-m1", "ascent")])
+def test_a_loss_without_a_handler_is_named_with_what_to_add(how, loss, omega0, tmp_path):
+    model, _ = copies(omega0, tmp_path)
+    with pytest.raises(FedUnlearnError, match=rf"@app.train\('{loss}'\), and connect_existing losses"):
+        forget(connected(), model, ["site-2"], tmp_path, method=how)
+
+
+def test_a_handler_that_the_app_does_not_have_ends_with_its_reason(omega0, tmp_path):
+    model, _ = copies(omega0, tmp_path)
+    with (
+        pytest.warns(UserWarning, match="No train function registered with name 'ascent'"),
+        pytest.raises(FedUnlearnError, match="site-2 failed to answer"),
+    ):
+        forget(connected(losses=["ascent"]), model, ["site-2"], tmp_path, method="fedosd-m1")
+
+
+def test_the_app_is_asked_as_fedavg_asks(omega0):
+    seen: list[Message] = []
+    app = existing(NAME)
+
+    def listening(message: Message, context: Context) -> Message:
+        seen.append(message)
+        return app(message, context)
+
+    federation = connected(listening)
+    params = flatten(omega0[0])
+    jobs = {"site-0": train(params), "site-1": train(params, "uce"), "site-2": Job("measure", params)}
+    federation.exchange(jobs, Terms(lr=0.1, decay=0.5, seed=(1, 0, 6)))
+    assert [message.metadata.message_type for message in seen] == ["train", "train.uce", "evaluate"]
+    for message in seen:
+        config = message.content.config_records["config"]
+        assert config["lr"] == 0.05
+        assert config["server-round"] == 7
+        sent = message.content.array_records["arrays"].to_torch_state_dict()
+        assert all(torch.equal(value, omega0[0].state_dict()[key]) for key, value in sent.items())
+    assert len({message.content.config_records["config"]["seed"] for message in seen}) == 3
+
+
+def test_the_displacement_is_the_difference_of_the_weights():
+    model = network("batch norm")
+    federation = flower.connect_existing(grid(existing("batch norm")), model, clients=5, patience=QUICK)
+    params = flatten(model)
+    reply = federation.exchange({"site-3": train(params)}, Terms(lr=0.1))["site-3"]
+    assert reply.examples == len(holdings("batch norm")["site-3"].train.y)
+    assert reply.displacement.any()
+    assert reply.buffers["1.num_batches_tracked"] == 2
+    assert reply.buffers["1.running_mean"].any()
+    assert reply.statistics["train"]["loss"].value > 0
+
+
+def spoiled(change: Any) -> Any:
+    app = existing(NAME)
+
+    def answering(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if number_of(context) == 1:
+            change(reply.content)
+        return reply
+
+    return answering
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda content: content.__delitem__("arrays"), Reason.FIELD),
+        (lambda content: content.__delitem__("metrics"), Reason.FIELD),
+        (lambda content: content["metrics"].__delitem__("num-examples"), Reason.FIELD),
+        (lambda content: content["arrays"].__delitem__("1.weight"), Reason.FIELD),
+        (
+            lambda content: content.__setitem__(
+                "arrays",
+                ArrayRecord({**content["arrays"].to_torch_state_dict(), "1.bias": torch.zeros(2)}),
+            ),
+            Reason.SHAPE,
+        ),
+        (lambda content: content.__setitem__("more", ArrayRecord()), Reason.FIELD),
+        (lambda content: content.__setitem__("metrics", MetricRecord({"num-examples": 2.5})), Reason.FIELD),
+    ],
+    ids=[
+        "no arrays",
+        "no metrics",
+        "no count",
+        "a weight short",
+        "a shape",
+        "two records",
+        "half an example",
+    ],
+)
+def test_a_reply_that_is_not_one_has_its_reason(change, reason):
+    job = train(flatten(network(NAME)))
+    with pytest.warns(UserWarning, match="site-1 sent"):
+        replies = connected(spoiled(change)).exchange(dict.fromkeys(CLIENTS, job))
+    assert replies.missing["site-1"].reason is reason
+    assert len(replies) == 4
+
+
+def test_recording_hears_what_pretraining_would(tmp_path):
+    """The same rounds, replayed by hand from what clients answer, give the same history."""
+    _, strategy = trained(tmp_path / "history.safetensors", rounds=3)
+    model, app = network(NAME), existing(NAME)
+    federation = flower.connect_existing(grid(app), model, clients=5, patience=QUICK)
+    state, history = State(flatten(model), lr=0.1), History()
+    for number in range(3):
+        replies = federation.exchange(
+            dict.fromkeys(CLIENTS, train(state.params)), Terms(lr=0.1, seed=(number,))
+        )
+        heard = HeardRound(state, replies, CLIENTS, shapes(model))
+        history = history.hear(KINDS, heard)
+        state = State(state.params - replies.average(), number + 1, lr=0.1)
+    recorded = strategy.history.tensors()
+    assert recorded.keys() == history.tensors().keys()
+    for name, value in history.tensors().items():
+        assert torch.allclose(recorded[name], value, rtol=1e-3, atol=1e-5), name
+    assert read_tensors(tmp_path / "history.safetensors")[0].keys() == recorded.keys()
+
+
+def test_recording_changes_no_bit_of_the_training(tmp_path):
+    """Of one round: Flower draws the order of clients at random, and with it the last bits of the next."""
+    model, nodes, config = network(NAME), grid(existing(NAME)), ConfigRecord({"lr": 0.1})
+    arrays = ArrayRecord(model.state_dict())
+    plain = FedAvg(fraction_evaluate=0.0)
+    strategy = flower.Recording(plain, model, tmp_path / "history.safetensors", KINDS)
+    replies = nodes.send_and_receive(strategy.configure_train(1, arrays, config, nodes))
+    expected, _ = plain.aggregate_train(1, replies)
+    found, _ = strategy.aggregate_train(1, replies)
+    wanted = expected.to_torch_state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in found.to_torch_state_dict().items())
+
+
+def test_a_forgotten_client_leaves_the_recorded_history(omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    asked = {"method": "federaser", "schedule": SCHEDULE, "history": history}
+    forget(connected(), model, ["site-2"], tmp_path, **asked)
+    left = History.from_tensors(read_tensors(history)[0])
+    assert "site-2" not in left.rows["norms"]
+    assert "site-1" in left.rows["norms"]
+
+
+def test_a_request_that_has_been_answered_is_not_answered_again(omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    first = forget(
+        connected(), model, ["site-2"], tmp_path, method="federaser", schedule=SCHEDULE, history=history
+    )
+    nodes = grid(existing(NAME))
+    model, _ = copies(omega0, tmp_path)
+    federation = flower.connect_existing(nodes, model, clients=5, patience=QUICK)
+    again = forget(
+        federation, model, ["site-2"], tmp_path, method="federaser", schedule=SCHEDULE, history=history
+    )
+    assert not nodes.pushed
+    assert torch.equal(first.params, again.params)
+
+
+def test_a_strategy_that_does_not_average_is_refused(tmp_path):
+    with pytest.raises(FedUnlearnError, match="FedAdam does not take the mean of its clients"):
+        flower.Recording(FedAdam(), network(NAME), tmp_path / "history")
+
+
+def test_recording_refuses_what_it_cannot_record(tmp_path):
+    with pytest.raises(FedUnlearnError, match="unknown history 'norm'; did you mean 'norms'"):
+        flower.Recording(FedAvg(), network(NAME), tmp_path / "history", ["norm"])
+    strategy = flower.Recording(FedAvg(), network(NAME), tmp_path / "history", ["residuals"])
+    arrays = ArrayRecord(network(NAME).state_dict())
+    with pytest.raises(FedUnlearnError, match="'residuals' needs the learning rate"):
+        strategy.configure_train(1, arrays, ConfigRecord(), grid(existing(NAME)))
+
+
+def test_nodes_of_an_existing_app_can_introduce_themselves():
+    app = existing(NAME)
+    flower.introduce(app, lambda context: f"hospital-{number_of(context)}")
+    federation = flower.connect_existing(grid(app, names=()), network(NAME), clients=5, patience=QUICK)
+    assert federation.present() == {f"hospital-{number}" for number in range(5)}
+
+
+def test_a_rehearsal_asks_nobody_and_ends_where_a_method_ends():
+    params = flatten(network(NAME))
+    request = Request(params, CLIENTS, ("site-1",), shapes=shapes(network(NAME)))
+    exchanges = list(rehearsal.asked(method["fedosd"](SCHEDULE), request))
+    assert [set(jobs) for jobs in exchanges] == [{*CLIENTS}, {*CLIENTS} - {"site-1"}]
+    assert exchanges[0]["site-1"].config["loss"] == "uce"
+    assert Replies({"a": Reply(params, 1)})

@@ -1,0 +1,374 @@
+"""What goes wrong between a server and its nodes: who is missing, why, and what the run does about it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federations import holdings, network
+from flower_apps import CLIENTS, QUICK, grid, number_of, served
+from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.common.constant import ErrorCode
+
+from fedunlearn import (
+    FedUnlearnError,
+    ForgettingFailed,
+    Participation,
+    Schedule,
+    Status,
+    Terms,
+    flatten,
+    forget,
+    train,
+)
+from fedunlearn.core import Reason
+from fedunlearn.core.hashes import module_hash
+from fedunlearn.engines import flower
+
+NAME = "perceptron"
+SCHEDULE = Schedule(3, 0.02, 2, 0.02)
+LATE = flower.Patience(reply=0.5, absence=0.2)
+
+
+Fault = Callable[[Message, Message], Message]
+
+
+def jobs() -> dict[str, Any]:
+    return dict.fromkeys(CLIENTS, train(flatten(network(NAME))))
+
+
+class Faulty:
+    """An app of which one node misbehaves from its n-th job on, for a number of jobs."""
+
+    def __init__(
+        self, fault: Callable[[Message, Message], Message], *, first: int = 1, times: int = 99
+    ) -> None:
+        self._app = served(NAME)
+        self._fault = fault
+        self._spoiled = range(first, first + times)
+        self._jobs = 0
+        self.replies: list[Message] = []
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        reply = self._app(message, context)
+        if message.metadata.message_type != "train.job" or number_of(context) != 2:
+            return reply
+        self._jobs += 1
+        self.replies.append(reply)
+        return self._fault(message, reply) if self._jobs in self._spoiled else reply
+
+
+def raises(message: Message, reply: Message) -> Message:
+    raise OSError("the disk is gone")
+
+
+def crashes(message: Message, reply: Message) -> Message:
+    return Message(Error(ErrorCode.CLIENT_APP_CRASHED, "ClientApp stopped responding"), reply_to=message)
+
+
+def expires(message: Message, reply: Message) -> Message:
+    return Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, "expired"), reply_to=message)
+
+
+def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Message, Message], Message]:
+    def fault(message: Message, reply: Message) -> Message:
+        record = reply.content.array_records["tensors 0"]
+        held = {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
+        held["displacement"] = change(held["displacement"])
+        reply.content["tensors 0"] = ArrayRecord(held)
+        return reply
+
+    return fault
+
+
+def not_a_number(moved: torch.Tensor) -> torch.Tensor:
+    moved[3] = torch.nan
+    return moved
+
+
+def stale(message: Message, reply: Message) -> Message:
+    told = reply.content.config_records["replies"]
+    token = told["json"].partition('"token": "')[2][:16]
+    told["json"] = told["json"].replace(token, "0" * 16)
+    return reply
+
+
+def empty(message: Message, reply: Message) -> Message:
+    for name in list(reply.content.keys()):
+        del reply.content[name]
+    return reply
+
+
+def no_json(message: Message, reply: Message) -> Message:
+    reply.content.config_records["replies"]["json"] = "{" * 5000
+    return reply
+
+
+def nobody(message: Message, reply: Message) -> Message:
+    told = reply.content.config_records["replies"]
+    told["json"] = told["json"].replace("site-2", "site-3")
+    return reply
+
+
+def odd_array(message: Message, reply: Message) -> Message:
+    reply.content.array_records["tensors 0"]["displacement"].data = b"\x00" * 100
+    return reply
+
+
+FAULTS = {
+    "raises": (raises, Reason.FAILED),
+    "crashes": (crashes, Reason.FAILED),
+    "expires": (expires, Reason.LATE),
+    "sends NaN": (changed(not_a_number), Reason.NOT_FINITE),
+    "sends infinity": (changed(lambda moved: moved / 0), Reason.NOT_FINITE),
+    "sends a wrong shape": (changed(lambda moved: moved[:-1]), Reason.SHAPE),
+    "sends a wrong type": (changed(lambda moved: moved.double()), Reason.DTYPE),
+    "sends an old reply": (stale, Reason.STALE),
+    "sends nothing": (empty, Reason.FIELD),
+    "sends no JSON": (no_json, Reason.FIELD),
+    "answers for another": (nobody, Reason.FIELD),
+    "sends a damaged array": (odd_array, Reason.FIELD),
+}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> str:
+    """The hash of the model of a run without faults."""
+    model = network(NAME)
+    federation = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
+    forget(federation, model, ["site-1"], tmp_path_factory.mktemp("run"), schedule=SCHEDULE)
+    return module_hash(model)
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_client_that_fails_once_is_asked_again_and_nothing_changes(what, expected, tmp_path):
+    fault, reason = FAULTS[what]
+    model = network(NAME)
+    federation = flower.connect(grid(Faulty(fault, first=4, times=1)), model, clients=5, patience=QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    assert outcome.status is Status.DONE
+    if reason is not Reason.LATE:  # silence is not answered by asking again: the node works off old messages
+        assert module_hash(model) == expected
+        assert not any(row.get("missing") for row in outcome.metrics)
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_retained_client_that_fails_always_is_missing_and_the_run_goes_on(what, tmp_path):
+    fault, _ = FAULTS[what]
+    model = network(NAME)
+    federation = flower.connect(grid(Faulty(fault)), model, clients=5, patience=QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    assert outcome.status is Status.DONE
+    assert outcome.unheard == ("site-2",)
+    assert torch.isfinite(flatten(model)).all()
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_with_a_minimum_of_everybody_the_run_stops_and_ends_in_the_same_bits_later(what, expected, tmp_path):
+    fault, _ = FAULTS[what]
+    everybody = Participation(minimum=4, redo=1)
+    model = network(NAME)
+    before = module_hash(model)
+    federation = flower.connect(grid(Faulty(fault, first=4)), model, clients=5, patience=QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ForgettingFailed) as caught:
+            forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, participation=everybody)
+    assert caught.value.outcome.status in (Status.MISSING_REPLY, Status.DIVERGED)
+    assert "\n" not in str(caught.value)
+    assert module_hash(model) == before
+    healthy = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
+    forget(healthy, model, ["site-1"], tmp_path, schedule=SCHEDULE, participation=everybody)
+    assert module_hash(model) == expected
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_reply_that_cannot_be_used_has_its_reason(what):
+    fault, reason = FAULTS[what]
+    federation = flower.connect(grid(Faulty(fault)), network(NAME), clients=5, patience=QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        replies = federation.exchange(jobs(), Terms(batch_size=4))
+    if what in ("sends NaN", "sends infinity", "sends a wrong shape", "sends a wrong type"):
+        assert "site-2" in replies  # the driver's gate refuses it
+    else:
+        assert replies.missing["site-2"].reason is reason
+        assert "\n" not in replies.missing["site-2"].detail
+    assert {*replies} >= {*CLIENTS} - {"site-2"}
+
+
+def lost(nodes: Any, client: str) -> int:
+    return next(node.node_id for node in nodes.get_nodes() if node.name == client)
+
+
+def test_a_straggler_is_late_and_holds_nobody_up_for_longer_than_the_deadline():
+    nodes = grid(served(NAME))
+    federation = flower.connect(nodes, network(NAME), clients=5, patience=LATE)
+    nodes.silent.add(lost(nodes, "site-3"))
+    began = time.monotonic()
+    replies = federation.exchange(jobs())
+    assert time.monotonic() - began < 3
+    assert replies.missing["site-3"].reason is Reason.LATE
+    assert "0 s" in replies.missing["site-3"].detail
+    assert len(replies) == 4
+
+
+def test_a_node_that_is_gone_is_waited_for_once_and_not_in_every_round():
+    nodes = grid(served(NAME))
+    federation = flower.connect(nodes, network(NAME), clients=5, patience=LATE)
+    nodes.gone.add(lost(nodes, "site-3"))
+    began = time.monotonic()
+    assert federation.present() == {*CLIENTS} - {"site-3"}
+    assert time.monotonic() - began >= LATE.absence
+    began = time.monotonic()
+    for _ in range(5):
+        assert federation.present() == {*CLIENTS} - {"site-3"}
+        replies = federation.exchange(jobs())
+        assert replies.missing["site-3"].reason is Reason.ABSENT
+    assert time.monotonic() - began < 2
+
+
+def test_a_node_that_comes_back_in_time_gets_its_job_and_nothing_changes(expected, tmp_path):
+    """It disappears before its job in every third listing, and is back a little later."""
+    nodes = grid(served(NAME))
+    model = network(NAME)
+    federation = flower.connect(nodes, model, clients=5, patience=flower.Patience(5.0, 5.0))
+    node = lost(nodes, "site-3")
+
+    def flicker(listing: int) -> None:
+        nodes.gone = {node} if listing % 3 == 0 else set()
+
+    nodes.on_listing = flicker
+    outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    assert not any(row.get("missing") for row in outcome.metrics)
+    assert module_hash(model) == expected
+
+
+def test_a_node_that_dies_during_its_job_and_comes_back_gets_it_again(expected, tmp_path):
+    """As a killed SuperNode is seen: the message ends with Node Unavailable."""
+    model, app, died = network(NAME), served(NAME), []
+
+    def dying(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "train.job" and number_of(context) == 3 and len(died) < 3:
+            died.append(True)
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+        return app(message, context)
+
+    federation = flower.connect(grid(dying), model, clients=5, patience=QUICK)
+    outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    assert len(died) == 3
+    assert not any(row.get("missing") for row in outcome.metrics)
+    assert module_hash(model) == expected
+
+
+def test_a_node_that_is_gone_when_it_is_asked_who_it_is_may_come_back():
+    app, asked = served(NAME), []
+
+    def dying(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "query.hello" and number_of(context) == 3 and len(asked) < 2:
+            asked.append(True)
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+        return app(message, context)
+
+    federation = flower.connect(grid(dying), network(NAME), clients=5, patience=flower.Patience(5.0, 5.0))
+    assert len(asked) == 2
+    assert federation.present() == {*CLIENTS}
+
+
+def test_the_target_lost_while_it_unlearns_ends_the_run_with_its_checkpoint(expected, tmp_path):
+    nodes = grid(served(NAME))
+    model = network(NAME)
+    before = module_hash(model)
+    federation = flower.connect(nodes, model, clients=5, patience=LATE)
+    target = lost(nodes, "site-1")
+    rounds = []
+
+    def leave(event: Any) -> None:
+        rounds.append(event.progress.elapsed_rounds)
+        if event.progress.elapsed_rounds == 2:
+            nodes.gone.add(target)
+
+    with pytest.raises(ForgettingFailed, match="site-1 failed to answer") as caught:
+        forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, listeners=[leave])
+    assert caught.value.outcome.status is Status.MISSING_REPLY
+    assert module_hash(model) == before
+    nodes.gone.clear()
+    rounds.clear()
+    federation = flower.connect(nodes, model, clients=5, patience=LATE)
+    forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, listeners=[leave])
+    assert rounds == [3, 4, 5]
+    assert module_hash(model) == expected
+
+
+@pytest.mark.parametrize("stop", range(1, 6))
+def test_a_server_that_is_stopped_after_any_round_ends_in_the_same_bits(stop, expected, tmp_path):
+    model = network(NAME)
+
+    def interrupt(event: Any) -> None:
+        if event.progress.elapsed_rounds == stop:
+            raise KeyboardInterrupt
+
+    federation = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, listeners=[interrupt])
+    again = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
+    forget(again, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    assert module_hash(model) == expected
+
+
+@pytest.mark.parametrize("target", ["site-9", "site_1"])
+def test_an_unknown_or_offline_target_is_refused_before_anybody_is_asked(target, tmp_path):
+    nodes = grid(served(NAME))
+    federation = flower.connect(nodes, network(NAME), clients=5, patience=QUICK)
+    asked = len(nodes.pushed)
+    with pytest.raises(FedUnlearnError, match=f"nobody is present under the name '{target}'; did you mean"):
+        forget(federation, network(NAME), [target], tmp_path)
+    assert len(nodes.pushed) == asked
+
+
+def test_a_method_whose_history_was_not_recorded_is_refused_before_round_one(tmp_path):
+    nodes = grid(served(NAME))
+    federation = flower.connect(nodes, network(NAME), clients=5, patience=QUICK)
+    asked = len(nodes.pushed)
+    with pytest.raises(FedUnlearnError, match="CalibratedReplay needs norms"):
+        forget(federation, network(NAME), ["site-1"], tmp_path, method="federaser")
+    assert len(nodes.pushed) == asked
+
+
+@pytest.mark.parametrize("patience", [{"reply": 0}, {"absence": -1}, {"reply": float("inf")}])
+def test_no_wait_is_without_a_deadline(patience):
+    with pytest.raises(FedUnlearnError, match="a positive, finite number"):
+        flower.Patience(**patience)
+
+
+def test_data_that_fails_in_one_job_is_told_by_its_reason():
+    data = holdings(NAME)
+
+    class Broken(torch.utils.data.Dataset):
+        reads = 0
+
+        def __len__(self) -> int:
+            return 7
+
+        def __getitem__(self, number: int) -> Any:
+            Broken.reads += 1
+            if Broken.reads > 2:  # the hello reads the first two
+                raise OSError("the disk is gone")
+            return data["site-2"].train.x[number], data["site-2"].train.y[number]
+
+    def load(context: Context) -> flower.Site:
+        client = f"site-{number_of(context)}"
+        return flower.Site(network(NAME), Broken() if client == "site-2" else data[client])
+
+    federation = flower.connect(grid(served(NAME, load)), network(NAME), clients=5, patience=QUICK)
+    with pytest.warns(UserWarning, match="site-2 failed with OSError: the disk is gone"):
+        replies = federation.exchange(jobs())
+    assert replies.missing["site-2"].reason is Reason.FAILED
