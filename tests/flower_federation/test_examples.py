@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,17 @@ from typing import Any
 import pytest
 import torch
 from deployment import Simulation
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
 
+import fedunlearn as fu
 from fedunlearn import FedUnlearnError
+from fedunlearn.core import requirements
+from fedunlearn.core.history import KINDS
+from fedunlearn.driver.rehearsal import asked
+from fedunlearn.engines import flower
 from fedunlearn.experiment import perform, read
 from fedunlearn.record import read_metrics, read_outcome
 
@@ -113,6 +123,17 @@ def added(before: Path, after: Path) -> list[str]:
     return [line for line in lines if line.startswith("+") and not line.startswith("+++")]
 
 
+def difference(before: str, after: str, name: str) -> str:
+    """What ``diff`` shows with two lines around each change."""
+    lines = unified_diff(
+        *((EXISTING / app / name).read_text().splitlines() for app in (before, after)),
+        *(f"{app}/{name}" for app in (before, after)),
+        lineterm="",
+        n=2,
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def without_introduction(app: Path) -> None:
     """The app for nodes that are registered under their names."""
     file = app / "fashion" / "client_app.py"
@@ -197,6 +218,105 @@ def by_itself(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(read_outcome(folder / "run")["model_sha256"])
 
 
+class TestPages:
+    """The pages show the examples as they are."""
+
+    @pytest.mark.parametrize(
+        ("before", "after", "name"),
+        [
+            *(("before", "after", f"fashion/{name}.py") for name in ("task", "client_app", "server_app")),
+            ("before", "after", "pyproject.toml"),
+            ("after", "after-recording", "fashion/server_app.py"),
+        ],
+    )
+    def test_the_diff_is_the_difference(self, before, after, name):
+        page = (ROOT / "docs/flower/existing-app.md").read_text()
+        assert f"```diff\n{difference(before, after, name)}\n```" in page
+
+    def test_the_diff_is_complete(self):
+        page = (ROOT / "docs/flower/existing-app.md").read_text()
+        shown = page[: page.index("## Methods that need history")]
+        lines = [
+            line
+            for block in re.findall(r"^```diff\n(.*?)^```$", shown, re.M | re.S)
+            for line in block.splitlines()
+        ]
+        plus = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
+        assert sorted(plus) == sorted(
+            line.rstrip() for line in added(EXISTING / "before", EXISTING / "after")
+        )
+        assert f"**{len(plus)} lines**" in page
+        recording = added(EXISTING / "after", EXISTING / "after-recording")
+        assert {6: "Six"}[len(recording)] + " more lines" in page
+
+    def test_the_files_are_those_of_the_examples(self):
+        page = (ROOT / "docs/flower/from-scratch.md").read_text()
+        shown = re.findall(r'^```python title="([^"]+)"\n(.*?)^```$', page, re.M | re.S)
+        files = [
+            *(f"from_scratch/scratch/{name}.py" for name in ("client_app", "server_app", "model")),
+            *(f"experiment/on_flower/{name}.py" for name in ("server_app", "client_app")),
+        ]
+        assert shown == [(Path(file).name, (EXAMPLES / file).read_text()) for file in files]
+
+    def test_the_table_of_methods_is_what_an_app_can_run(self, tmp_path):
+        page = (ROOT / "docs/flower/existing-app.md").read_text()
+        section = page[page.index("## Which methods work") :]
+        rows = dict(re.findall(r"^\| (.*?) \| (`.*?) \|$", section[: section.index("Twelve")], re.MULTILINE))
+        shown = {
+            name: {*re.findall(r'train\("(\w+)"', has)} or ({OURS} if "serve" in has else set())
+            for has, names in rows.items()
+            for name in re.findall(r"`([a-z0-9-]+)`", names)
+        }
+        assert shown == needs(tmp_path)
+        assert len([name for name, losses in shown.items() if losses <= {"uce"}]) == 12
+
+
+OURS = "our client code"
+
+
+def needs(folder: Path) -> dict[str, set[str]]:
+    """For every method the losses that a ClientApp needs handlers for, found out without asking a client."""
+    app = ClientApp()
+    model = nn.Sequential(nn.Linear(4, 3))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {
+            name: value + 0.1 for name, value in message.content["arrays"].to_torch_state_dict().items()
+        }
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    grid = flower.LocalGrid(app, [{}] * 4, names=SITES)
+    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=4)
+    recording = flower.Recording(strategy, model, folder / "history", list(KINDS))
+    recording.start(
+        grid, ArrayRecord(model.state_dict()), num_rounds=1, train_config=ConfigRecord({"lr": 0.1})
+    )
+    federation = flower.connect_existing(grid, model, losses=(), clients=4)
+    state = fu.State(fu.flatten(model))
+    request = fu.Request(
+        state.params,
+        tuple(SITES),
+        ("site-3",),
+        lambda purpose: state,
+        shapes=fu.shapes(model),
+        history=recording.history,
+        public="public",
+    )
+
+    def needed(phases: Sequence[fu.Phase]) -> set[str]:
+        try:
+            requirements.check(phases, request, federation.task)
+        except FedUnlearnError:
+            return {OURS}  # knot: clusters cannot be recorded
+        jobs = [job for jobs in asked(phases, request) for client, job in jobs.items() if client != "public"]
+        refused = [said for job in jobs if (said := federation.refusal(job))]
+        return {found[1] if (found := re.search(r"app.train\('(\w+)'\)", said)) else OURS for said in refused}
+
+    return {entry.name: needed(fu.method[entry.name](fu.Schedule(1, 0.01, 1, 0.01))) for entry in fu.method}
+
+
 @pytest.mark.deployment
 def test_on_ray(run, trained, tmp_path, monkeypatch):
     """One SuperLink for three runs: Flower's own training, a request, an experiment."""
@@ -219,9 +339,8 @@ def test_on_ray(run, trained, tmp_path, monkeypatch):
         assert_forgotten(tmp_path / name)
         assert read_outcome(tmp_path / name) == read_outcome(here / name)
 
-        before = simulation.run(
-            copied("existing/before", tmp_path / "before"), {**config, "num-server-rounds": 1}
-        )
+        config = {"data": str(trained / "data"), "folder": str(tmp_path), "num-server-rounds": 1}
+        before = simulation.run(copied("existing/before", tmp_path / "before"), config)
         assert simulation.wait(before)[0] == "finished:completed"
 
         config = {"experiment": str(file), "folder": str(tmp_path / "flower")}
