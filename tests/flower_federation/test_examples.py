@@ -38,13 +38,13 @@ TRAINING = {"learning-rate": 0.02, "num-server-rounds": 10}
 SITES = [f"site-{number}" for number in range(4)]
 
 SMALL = """
-method = "fedosd"
 model = "mlp"
-data = { clients = 4, fraction = 0.1 }
-training.batch_size = 20
-pretraining.rounds = 2
+data = { clients = 4, fraction = 0.05 }
+training.batch_size = 10
+pretraining.rounds = 1
 unlearning.rounds = 2
 recovery.rounds = 1
+evaluate_every = 3
 """
 
 
