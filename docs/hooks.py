@@ -41,6 +41,11 @@ OUTSIDE |= {
         ROOT / "src/fedunlearn/demo.toml",
     ]
 }
+OUTSIDE |= {
+    path.relative_to(ROOT).as_posix(): f"sources/{'-'.join(path.relative_to(ROOT / 'examples').parts)}.md"
+    for path in sorted(ROOT.glob("examples/flower/**/*"))
+    if path.suffix in (".py", ".toml")
+}
 ORIGIN = {page: path for path, page in OUTSIDE.items()}
 
 Maker = Callable[..., str]

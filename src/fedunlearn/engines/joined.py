@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core import ClientId, Federation, Job, Replies, Task, Terms
+from ..core import ClientId, Federation, Job, Replies, Selective, Task, Terms
 
 
 class Joined:
@@ -20,6 +20,10 @@ class Joined:
 
     def present(self) -> frozenset[ClientId]:
         return self._federation.present() | self._local.present()
+
+    def refusal(self, job: Job) -> str | None:
+        """Why the other federation cannot carry out a job, if so; local members carry out all."""
+        return self._federation.refusal(job) if isinstance(self._federation, Selective) else None
 
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
         here = self._local.present()

@@ -1,0 +1,1 @@
+"""Runs an experiment file on Flower."""

@@ -1,0 +1,1 @@
+"""Trains a model at several sites and forgets one of them."""
