@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from children import command, script
 from typer.main import get_command
 
 import fedunlearn
 from fedunlearn import maths
-from fedunlearn.cli.commands import app
+from fedunlearn.cli.commands import UsageProblem, app
 from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.experiment import Experiment, prepare, read
 from fedunlearn.record import read_outcome
@@ -161,7 +160,7 @@ def test_shown_experiments_can_be_set_up(tmp_path: Path):
     ],
 )
 def test_wrong_commands_are_found(wrong: str, tmp_path: Path):
-    with pytest.raises((AssertionError, typer.exceptions.TyperException, fedunlearn.FedUnlearnError)):
+    with pytest.raises((AssertionError, UsageProblem, fedunlearn.FedUnlearnError)):
         check(wrong, tmp_path)
 
 
