@@ -8,7 +8,7 @@ READY := .venv/.ready
 PEERS := .venv-peers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs gate dist faults bench clean
+.PHONY: help demo test check docs gate dist flower faults bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ dist: $(READY)  ## build sdist and wheel in dist/, and test the wheel in an empt
 	rm -rf dist
 	$(BIN)/python -m build -q
 	$(BIN)/python -m pytest -m wheel tests/packaging
+
+flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment with TLS; takes two minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'processes and not deployment' tests/flower_federation
 
 faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation

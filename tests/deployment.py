@@ -526,7 +526,7 @@ class Deployment(Processes):
                 if (code := self._running[name].poll()) is not None:
                     raise DeploymentError(f"{name} ended with {code}\n{tail(self.logs / f'{name}.log')}")
             # Each question costs a second of processor time that the nodes need to start; logs cost nothing.
-            if not all("SuperNode ID" in tail(self.logs / f"{name}.log") for name in names):
+            if not all("SuperNode ID" in (self.logs / f"{name}.log").read_text() for name in names):
                 return False
             statuses = self.statuses()
             return all(statuses.get(name) == "online" for name in names)

@@ -13,6 +13,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from deployment import Deployment, DeploymentError, Processes, Simulation, is_loopback, process_table, until
 
+pytestmark = pytest.mark.processes
+
 APP = Path(__file__).parent / "roll_call"
 
 

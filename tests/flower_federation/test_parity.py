@@ -12,6 +12,8 @@ from federations import PUBLIC, forget, holdings, network
 from fedunlearn import Sequential, method
 from fedunlearn.record import model_hash
 
+pytestmark = pytest.mark.processes
+
 APP = Path(__file__).parent / "any_method"
 TESTS = Path(__file__).parent.parent
 METHODS = [entry.name for entry in method if not entry.name.startswith("test")]
