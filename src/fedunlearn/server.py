@@ -39,7 +39,7 @@ from .core import (
 )
 from .core.registry import method as methods
 from .core.seeds import derive
-from .driver import Participation, StopRule, unlearn
+from .driver import Participation, StopRule, log_rounds, unlearn
 from .engines import Joined, Sequential, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule
 from .options import check_options
@@ -102,8 +102,8 @@ def forget(
     ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits.
     A request that fails raises ``ForgettingFailed`` and leaves the module as it is. ``history`` is the file
     that ``flower.Recording`` wrote, without the rows of the targets afterwards. Clients measure the model at
-    the ends of phases unless ``evaluate_every`` says otherwise. For one request after the other, use
-    ``Server``.
+    the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under ``fedunlearn``; on
+    Flower, that is Flower's log. For one request after the other, use ``Server``.
     """
     server = Server(
         model,
@@ -395,7 +395,7 @@ class Server:
                     phases,
                     request,
                     federation,
-                    listeners=self._listeners,
+                    listeners=(log_rounds(), *self._listeners),
                     training=self._training,
                     participation=self._participation,
                     seed=derive(purpose, self._seed, self._steps, *targets),

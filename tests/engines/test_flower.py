@@ -290,14 +290,13 @@ def test_a_grid_in_this_process_is_a_grid_for_flowers_own_strategies():
 
 def test_rounds_are_told_in_flowers_log(caplog, tmp_path):
     federation = connected("perceptron")
-    with caplog.at_level("INFO", logger="flwr"):
+    with caplog.at_level("INFO", logger="fedunlearn"):
         unlearning(
             federation,
             network("perceptron"),
             ["site-2"],
             tmp_path,
             schedule=Schedule(2, 0.02, 1, 0.02),
-            listeners=[flower.log_rounds()],
         )
     lines = [record.message for record in caplog.records]
     assert [line.partition(":")[0] for line in lines[1:]] == [

@@ -3,6 +3,17 @@
 from .loop import unlearn
 from .participation import Participation
 from .probes import Conflicts, Exchange, Probe
+from .progress import log_rounds
 from .stopping import Above, Below, StopRule
 
-__all__ = ["Above", "Below", "Conflicts", "Exchange", "Participation", "Probe", "StopRule", "unlearn"]
+__all__ = [
+    "Above",
+    "Below",
+    "Conflicts",
+    "Exchange",
+    "Participation",
+    "Probe",
+    "StopRule",
+    "log_rounds",
+    "unlearn",
+]

@@ -3,6 +3,7 @@
 Nothing else in the package imports Flower.
 """
 
+import logging
 from importlib.metadata import PackageNotFoundError, version
 
 from ...core import FedUnlearnError
@@ -23,8 +24,11 @@ if not _found.startswith(f"{SUPPORTED}."):
 from .client import Site, introduce, require_request, serve  # noqa: E402
 from .federation import ExistingApp, FlowerFederation, Patience, connect, connect_existing  # noqa: E402
 from .local import LocalGrid  # noqa: E402
-from .progress import log_rounds  # noqa: E402
 from .recording import Recording  # noqa: E402
+
+# What is logged about rounds goes where Flower writes: ``flwr log RUN --show`` prints it.
+logging.getLogger("fedunlearn").parent = logging.getLogger("flwr")
+logging.getLogger("fedunlearn").setLevel(logging.INFO)
 
 __all__ = [
     "ExistingApp",
@@ -36,7 +40,6 @@ __all__ = [
     "connect",
     "connect_existing",
     "introduce",
-    "log_rounds",
     "require_request",
     "serve",
 ]

@@ -35,7 +35,6 @@ def main(grid: Grid, context: Context) -> None:
             method=str(config["methods"]),
             schedule=fedunlearn.Schedule(rounds, 0.02, rounds, 0.02),
             training=TRAINING,
-            listeners=[flower.log_rounds()],
         )
         Path(str(config["report"])).write_text(json.dumps(fedunlearn.module_hash(model)))
         return

@@ -1,17 +1,17 @@
-"""Progress in Flower's log: ``flwr log RUN --show`` prints it."""
+"""Progress in the log, for runs without a terminal of their own."""
 
 from __future__ import annotations
 
 import logging
 import time
 
-from ...core import Event, Listener
-from ...measure.metrics import forgetting_key, metric, utility_key
+from ..core import Event, Listener
+from ..measure.metrics import forgetting_key, metric, utility_key
 
 
 def log_rounds() -> Listener:
-    """A listener that writes a line for every round: the last measures, their round, and the time left."""
-    log = logging.getLogger("flwr")
+    """A listener that logs a line for every round: the last measures, their round, and the time left."""
+    log = logging.getLogger("fedunlearn")
     began, heard = time.monotonic(), 0
     measured, when = "", ""
 
