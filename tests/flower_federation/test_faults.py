@@ -36,7 +36,7 @@ def shared() -> Iterator[Deployment]:
 
 @pytest.fixture
 def deployment(shared: Deployment) -> Iterator[Deployment]:
-    for name in shared.offline():
+    for name in shared.ended():
         shared.restart(name)
     shared.runs.clear()
     yield shared
