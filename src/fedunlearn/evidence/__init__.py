@@ -1,6 +1,6 @@
-"""Evidence of unlearning as pure functions of plain numbers: statistics and histograms.
+"""Evidence of unlearning as pure functions of plain numbers: statistics, histograms and verdicts.
 
-SciPy, the extra ``evidence``, is needed only for exact bounds of proportions.
+``judge`` is the entry point. SciPy, the extra ``evidence``, is needed only for exact bounds of proportions.
 """
 
 from .histograms import (
@@ -31,6 +31,17 @@ from .statistics import (
     tug_of_war,
     wilson,
 )
+from .verdicts import (
+    Finding,
+    Influence,
+    Verdict,
+    calibrated,
+    client_influence,
+    decide,
+    judge,
+    no_verdict,
+    tail_alarm,
+)
 
 __all__ = [
     "DIFFERENCE_EDGES",
@@ -38,21 +49,30 @@ __all__ = [
     "CanaryBound",
     "Equivalence",
     "Estimate",
+    "Finding",
+    "Influence",
     "Interval",
     "Paired",
     "Scores",
     "TailRate",
     "TugOfWar",
+    "Verdict",
     "auc",
     "binned_auc",
+    "calibrated",
     "canary_bound",
+    "client_influence",
     "clopper_pearson",
+    "decide",
     "delong",
     "histogram",
     "jensen_shannon",
     "joint_histogram",
+    "judge",
+    "no_verdict",
     "paired_auc",
     "paired_binned_auc",
+    "tail_alarm",
     "tost",
     "tpr_at_fpr",
     "tug_of_war",
