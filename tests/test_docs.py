@@ -16,7 +16,7 @@ from children import command, script
 from typer.main import get_command
 
 import fedunlearn
-from fedunlearn import maths
+from fedunlearn import evidence, maths
 from fedunlearn.cli.commands import UsageProblem, app
 from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.experiment import Experiment, prepare, read
@@ -172,7 +172,9 @@ def test_links_lead_to_files_of_the_repository(page: Path):
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(("page", "package"), [("fedunlearn", fedunlearn), ("maths", maths)])
+@pytest.mark.parametrize(
+    ("page", "package"), [("fedunlearn", fedunlearn), ("maths", maths), ("evidence", evidence)]
+)
 def test_the_reference_shows_every_public_name(page: str, package: Any):
     text = (ROOT / "docs" / "api" / f"{page}.md").read_text()
     shown = re.findall(rf"^::: {re.escape(package.__name__)}\.(\w+)$", text, re.MULTILINE)
