@@ -19,7 +19,8 @@ from closed_form import (
     tensors,
 )
 
-from fedunlearn import Event, FedUnlearnError, Participation, Request, Status, unlearn
+from fedunlearn import Event, FedUnlearnError, Participation, Replies, Request, Status, Terms, unlearn
+from fedunlearn.core import Failure, Jobs, Reason
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 
 TARGET = "site-1"
@@ -168,3 +169,62 @@ def test_without_any_retained_model_of_the_last_round_fupga_says_so():
     history = asked.history.from_tensors(trained.state.memory)
     with pytest.raises(FedUnlearnError, match="no retained client took part in the last round"):
         unlearn(phases("fupga"), request(history=history), Quadratics())
+
+
+class Unsteady(Quadratics):
+    """Of every exchange, one client fails in a way of its own in the first attempts."""
+
+    def __init__(self, reason: Reason, failures: int) -> None:
+        super().__init__()
+        self._reason = reason
+        self._failures = failures
+        self.attempts: list[set[str]] = []
+        self._left: dict[tuple[object, ...], int] = {}
+
+    def exchange(self, jobs: Jobs, terms: Terms = Terms()) -> Replies:
+        replies = super().exchange(jobs, terms)
+        if all(job.work == "measure" for job in jobs.values()) or "site-2" not in jobs:
+            return replies
+        self.attempts.append(set(jobs))
+        key = (terms.seed, terms.exchange)
+        self._left.setdefault(key, self._failures)
+        if not self._left[key]:
+            return replies
+        self._left[key] -= 1
+        kept = {client: reply for client, reply in replies.items() if client != "site-2"}
+        return Replies(kept, {**replies.missing, "site-2": Failure(self._reason, "failed")})
+
+
+REPEATED = [
+    *(Reason.FAILED, Reason.STALE, Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FIELD),
+]
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_a_client_that_fails_is_asked_again_and_one_that_is_silent_is_not(reason):
+    steady, unsteady = Quadratics(), Unsteady(reason, failures=1)
+    given = {"participation": Participation(redo=1)}
+    expected = unlearn(phases("fedosd"), request(), steady, **given)
+    outcome = unlearn(phases("fedosd"), request(), unsteady, **given)
+    assert {"site-2"} in unsteady.attempts or reason not in REPEATED
+    if reason in REPEATED:
+        assert equal(tensors(outcome.state), tensors(expected.state))
+        assert measured(outcome) == measured(expected)
+        assert sum(attempt == {"site-2"} for attempt in unsteady.attempts) == len(unsteady.attempts) / 2
+    else:
+        assert {"site-2"} not in unsteady.attempts
+        assert all(row["missing"] == 1 for row in outcome.metrics[1:])
+
+
+@pytest.mark.parametrize("redo", [0, 1, 2])
+def test_a_client_is_asked_again_as_often_as_the_run_says(redo):
+    federation = Unsteady(Reason.FAILED, failures=99)
+    outcome = unlearn(phases("fedosd"), request(), federation, participation=Participation(redo=redo))
+    assert outcome.unheard == ("site-2",)
+    alone = sum(attempt == {"site-2"} for attempt in federation.attempts)
+    assert alone == redo * (len(federation.attempts) - alone)
+
+
+def test_a_negative_number_of_attempts_is_refused():
+    with pytest.raises(FedUnlearnError, match="redo = -1: it must be a whole number, 0 or more"):
+        Participation(redo=-1)

@@ -279,3 +279,24 @@ def test_a_rehearsal_asks_nobody_and_ends_where_a_method_ends():
     assert [set(jobs) for jobs in exchanges] == [{*CLIENTS}, {*CLIENTS} - {"site-1"}]
     assert exchanges[0]["site-1"].config["loss"] == "uce"
     assert Replies({"a": Reply(params, 1)})
+
+
+def test_public_data_at_the_server_does_not_hide_what_the_clients_cannot_do(omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    nodes = grid(existing(NAME))
+    federation = flower.connect_existing(nodes, model, clients=5, patience=QUICK)
+    public = holdings(NAME, public=True)["public"].train
+    with pytest.raises(FedUnlearnError, match="needs the step rule 'clipped'"):
+        forget(federation, model, ["site-2"], tmp_path, method="sfu", public=public)
+    assert not nodes.pushed
+    outcome = forget(
+        federation,
+        model,
+        ["site-2"],
+        tmp_path,
+        method="fedkdu",
+        schedule=Schedule(1, 0.05, 8, 0.05),
+        history=history,
+        public=public,
+    )
+    assert not outcome.status.failed
