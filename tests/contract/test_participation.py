@@ -9,6 +9,7 @@ import torch
 from closed_form import (
     CLIENTS,
     METHODS,
+    NO_TERMS,
     PUBLIC,
     Quadratics,
     equal,
@@ -181,7 +182,7 @@ class Unsteady(Quadratics):
         self.attempts: list[set[str]] = []
         self._left: dict[tuple[object, ...], int] = {}
 
-    def exchange(self, jobs: Jobs, terms: Terms = Terms()) -> Replies:
+    def exchange(self, jobs: Jobs, terms: Terms = NO_TERMS) -> Replies:
         replies = super().exchange(jobs, terms)
         if all(job.work == "measure" for job in jobs.values()) or "site-2" not in jobs:
             return replies
