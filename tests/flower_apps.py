@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import Sequential
-from fedunlearn.engines import Joined, flower
+from fedunlearn.engines import Joined, flower, join
 from fedunlearn.maths import unlearning_cross_entropy
 
 CLIENTS = tuple(f"site-{number}" for number in range(5))
@@ -39,12 +39,13 @@ def served(name: str, load: Callable[[Context], flower.Site] | None = None) -> C
     return app
 
 
-def existing(name: str) -> ClientApp:
+def existing(name: str, build: Callable[[], nn.Module] | None = None) -> ClientApp:
     """An app with a training function of its own: two steps of SGD with momentum on all of its data."""
     app, data = ClientApp(), holdings(name)
+    build = build or (lambda: network(name))
 
     def trained(message: Message, context: Context, criterion: Any = cross_entropy) -> Message:
-        model, held = network(name), data[f"site-{number_of(context)}"].train
+        model, held = build(), data[f"site-{number_of(context)}"].train
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         lr = float(message.content.config_records["config"]["lr"])
         optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
@@ -66,7 +67,7 @@ def existing(name: str) -> ClientApp:
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        model, held = network(name), data[f"site-{number_of(context)}"].train
+        model, held = build(), data[f"site-{number_of(context)}"].train
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         right = (model.eval()(held.x).argmax(1) == held.y).float().mean().item()
         metrics = {"eval_acc": right, "forget_acc": right, "num-examples": len(held.y)}
@@ -98,7 +99,7 @@ def connected(name: str, app: Any = None, **options: Any) -> flower.FlowerFedera
 
 def with_public(name: str, federation: flower.FlowerFederation) -> Joined:
     here = {PUBLIC: holdings(name, public=True)[PUBLIC]}
-    return Joined(federation, Sequential(network(name), here))
+    return join(federation, Sequential(network(name), here))
 
 
 class Grid(flower.LocalGrid):
@@ -119,6 +120,9 @@ class Grid(flower.LocalGrid):
         self.listings += 1
         self.on_listing(self.listings)
         return [node for node in super().get_nodes() if node.node_id not in self.gone]
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in super().get_node_ids() if node not in self.gone]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         accepted = []

@@ -30,6 +30,7 @@ from .core import (
     Outcome,
     Phase,
     Request,
+    Selective,
     State,
     Status,
     Task,
@@ -37,10 +38,11 @@ from .core import (
     requirements,
     vectors,
 )
+from .core.hashes import module_hash
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Participation, StopRule, log_rounds, unlearn
-from .engines import Joined, Sequential, simulate
+from .engines import Sequential, join, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule
 from .options import check_options
 from .running import finished, run_in
@@ -100,11 +102,24 @@ def forget(
     """Removes the targets from a model that a federation has trained; the module becomes the new model.
 
     ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits.
+    A later request in the same folder starts from the model that the last one left behind; clients that have
+    been forgotten take no part in it.
     A request that fails raises ``ForgettingFailed`` and leaves the module as it is. ``history`` is the file
     that ``flower.Recording`` wrote, without the rows of the targets afterwards. Clients measure the model at
     the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under ``fedunlearn``; on
     Flower, that is Flower's log. For one request after the other, use ``Server``.
     """
+    named = (targets,) if isinstance(targets, str) else tuple(targets)
+    answered = _answered(Path(folder))
+    asked = [request["targets"] for request in answered]
+    place = asked.index(list(named)) if list(named) in asked else len(asked)
+    before = module_hash(model)
+    for request in answered[:place] if federation.present().issuperset(named) else ():
+        if request["model_sha256"] == before:
+            raise FedUnlearnError(
+                f"this model still knows {', '.join(request['targets'])}, which {folder} has forgotten: "
+                "start from the model that the last request left behind"
+            )
     server = Server(
         model,
         federation,
@@ -117,16 +132,41 @@ def forget(
         seed=seed,
         listeners=listeners,
     )
+    server.forgotten = tuple(client for request in answered[:place] for client in request["targets"])
+    server._steps = place
     if history is not None:
-        server.history = History.from_tensors(record.read_tensors(Path(history))[0])
+        server.history = _recorded(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
-    outcome = server.forget(targets, method, schedule, stop=stop, evaluate_every=every, **options)
+    outcome = server.forget(named, method, schedule, stop=stop, evaluate_every=every, **options)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
     if history is not None:
-        record.write_tensors(Path(history), server.history.tensors())
+        with record.locked(Path(f"{history}.lock"), wait=True):
+            record.write_tensors(Path(history), _recorded(Path(history)).without(named).tensors())
+    if place == len(answered):
+        told = {"targets": list(named), "model_sha256": before}
+        record.write_json(Path(folder) / ANSWERED, [*answered, told])
     vectors.load(model, outcome.state)
     return outcome
+
+
+ANSWERED = "answered.json"
+"""The requests that ``forget`` has answered in a folder, in their order."""
+
+
+def _answered(folder: Path) -> list[dict[str, Any]]:
+    read = record.read_json(folder / ANSWERED) if (folder / ANSWERED).exists() else []
+    if not isinstance(read, list) or not all(
+        isinstance(each, dict) and each.keys() == {"targets", "model_sha256"} for each in read
+    ):
+        raise FedUnlearnError(f"{folder / ANSWERED} is damaged: {record.RECOVERY_HINT}")
+    return read
+
+
+def _recorded(path: Path) -> History:
+    if not path.exists():
+        raise FedUnlearnError(f"there is no history at {path}: train with flower.Recording first")
+    return History.from_tensors(record.read_tensors(path)[0])
 
 
 class Server:
@@ -375,7 +415,7 @@ class Server:
         purpose: str,
         **options: Any,
     ) -> Outcome:
-        config = json.loads(json.dumps(self._config(plan)))
+        config = json.loads(json.dumps(self._config(plan, targets)))
         place, begun = _claim(self._folder / f"{self._steps}-{name}", config)
         request = self._request(tuple(begun["data"]["names"]), targets)
         identity = {
@@ -403,9 +443,12 @@ class Server:
                 )
         return replace(outcome, metrics=tuple(record.read_metrics(place)))
 
-    def _config(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+    def _config(self, plan: Mapping[str, Any], targets: tuple[ClientId, ...]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
-        digests = {c: _digest(self._data[c].train) for c in self.clients if c in self._data}
+        digests = {c: _digest(self._data[c].train) for c in (*self.clients, PUBLIC) if c in self._data}
+        frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
+        # Of the history, what is left after the request: its rows of the targets are deleted then.
+        history = self.history.without(targets).tensors()
         return {
             "kind": "server",
             "name": self._folder.name,
@@ -416,6 +459,9 @@ class Server:
             "training": asdict(self._training),
             "participation": asdict(self._participation),
             "task": described(self._task),
+            **({"frozen": record.digest(frozen)} if frozen else {}),
+            **({"history": record.digest(history)} if history else {}),
+            **({"clients": "with their own code"} if isinstance(self._federation, Selective) else {}),
             **plan,
         }
 
@@ -424,7 +470,7 @@ class Server:
             if self._public is None:
                 return nullcontext(self._federation)
             here = {PUBLIC: self._data[PUBLIC]}
-            return nullcontext(Joined(self._federation, Sequential(self._module, here, task=self._task)))
+            return nullcontext(join(self._federation, Sequential(self._module, here, task=self._task)))
         members = [*clients, *([PUBLIC] if self._public else [])]
         data = {client: self._data[client] for client in members if client in self._data}
         return simulate(self._module, data, task=self._task, workers=self._workers)

@@ -32,6 +32,7 @@ from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, opened, sign
 from fedunlearn.core import Failure
 from fedunlearn.engines import flower
 from fedunlearn.engines.flower import wire
+from fedunlearn.engines.flower.client import fingerprint
 
 NAME, FEDERATION, TARGET = "perceptron", "hospitals", "site-1"
 SCHEDULE = Schedule(2, 0.02, 1, 0.02)
@@ -96,11 +97,12 @@ def document(**changes: Any) -> str:
 
 def edited(change: Callable[[dict[str, Any]], None], key: bytes | None = None) -> str:
     """A request whose payload was changed after signing, or signed again by another key."""
-    payload = opened(document(), ERASURE_REQUEST, KEYS[TARGET][1])
+    signed = document()
+    payload = opened(signed, ERASURE_REQUEST, KEYS[TARGET][1])
     change(payload)
     if key is not None:
         return sign(ERASURE_REQUEST, payload, key)
-    envelope = json.loads(document())
+    envelope = json.loads(signed)
     envelope["payload"] = base64.b64encode(canonical(payload).encode()).decode()
     return canonical(envelope)
 
@@ -110,7 +112,9 @@ def canonical(value: Any) -> str:
 
 
 def authorise(federation: flower.FlowerFederation, request: str, folder: Path) -> Any:
-    return federation.authorise(TARGET, request, name=FEDERATION, model=network(NAME), folder=folder)
+    return federation.authorise(
+        TARGET, request, name=FEDERATION, model=network(NAME), folder=folder, ledger=folder.parent / "ledger"
+    )
 
 
 def test_a_signed_request_is_carried_out_on_both_sides(public, tmp_path):
@@ -192,7 +196,8 @@ def test_a_target_refuses_to_forget_for_a_server_that_checks_nothing(what, publi
     request = "" if what == "none at all" else FORGERIES[what][0]()
     params = flatten(network(NAME))
     jobs = {TARGET: ("", train(params, "uce")), "site-1#other": ("", train(params))}
-    message = wire.pack_jobs(jobs, Terms(), "token", wire.Arrays(), request)
+    head = wire.Head("token", fingerprint(network(NAME)), request)
+    message = wire.pack_jobs(jobs, Terms(), head, wire.Arrays())
     grid = nodes(public)
     node = next(node.node_id for node in grid.get_nodes() if node.name == TARGET)
     (reply,) = grid.send_and_receive([Message(message, node, wire.JOB)])
@@ -221,16 +226,40 @@ def test_a_request_is_used_once_and_a_resubmission_is_no_replay(public, tmp_path
     request = document()
     for _ in range(2):
         authorise(connected(public), request, tmp_path / "run")
-    with pytest.raises(Refused) as caught:
-        authorise(connected(public), request, tmp_path / "another run")
-    assert caught.value.reason is Refusal.REPLAYED
+    ledger = tmp_path / "ledger"
+    for place in (tmp_path / "another run", tmp_path / "elsewhere" / "run"):
+        with pytest.raises(Refused) as caught:
+            connected(public).authorise(
+                TARGET, request, name=FEDERATION, model=network(NAME), folder=place, ledger=ledger
+            )
+        assert caught.value.reason is Refusal.REPLAYED
 
 
-def test_nobody_else_can_be_unlearned_with_a_request(public, tmp_path):
+def test_an_unedited_request_passes(public, tmp_path):
+    """The forgeries above fail for what was edited."""
+    assert authorise(connected(public), edited(lambda payload: None), tmp_path / "run").client == TARGET
+
+
+@pytest.mark.parametrize("how", ["fedosd", "puf", "retrain"])
+def test_nobody_else_can_be_unlearned_with_a_request(how, public, tmp_path):
     federation = connected(None)
     authorise(federation, document(), tmp_path / "run")
-    with pytest.raises(FedUnlearnError, match="site-2 has not asked to be forgotten: site-1 has"):
-        forget(federation, network(NAME), ["site-2"], tmp_path / "run", schedule=SCHEDULE)
+    for targets in (["site-2"], ["site-1", "site-2"]):
+        with pytest.raises(FedUnlearnError, match=r"site-2 has not asked to be forgotten: .* by site-1"):
+            forget(federation, network(NAME), targets, tmp_path / "run", method=how, schedule=SCHEDULE)
+
+
+def test_a_name_that_a_node_told_itself_is_no_authority(public, tmp_path):
+    """A node without a registered name cannot take the place of one that is away."""
+    grid = nodes(public, names=("site-0", "", "site-2", "site-3", "site-4"))
+    with pytest.warns(UserWarning, match="has no registered name"):
+        federation = flower.connect(grid, network(NAME), clients=4, patience=QUICK)
+    assert TARGET not in federation.present()
+    with pytest.raises(FedUnlearnError, match="nobody is online under the name 'site-1'"):
+        authorise(federation, document(), tmp_path / "run")
+    told = flower.connect(nodes(public, names=()), network(NAME), clients=5, patience=QUICK)
+    with pytest.raises(FedUnlearnError, match="told its name itself"):
+        authorise(told, document(), tmp_path / "run")
 
 
 def test_retained_clients_need_no_request_to_train(public, tmp_path):
@@ -265,5 +294,5 @@ def test_nodes_that_are_registered_without_a_name_are_known_by_their_keys(public
 def test_a_client_that_is_not_online_cannot_be_authorised(tmp_path):
     with pytest.raises(FedUnlearnError, match="nobody is online under the name 'site-9'; did you mean"):
         connected(None).authorise(
-            "site-9", document(), name=FEDERATION, model=network(NAME), folder=tmp_path / "run"
+            "site-9", document(), name=FEDERATION, model=network(NAME), folder=tmp_path, ledger=tmp_path
         )

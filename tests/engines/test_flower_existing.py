@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from federations import holdings, network
-from flower_apps import CLIENTS, QUICK, existing, grid, number_of
+from flower_apps import CLIENTS, QUICK, existing, grid, number_of, served
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from torch import nn
@@ -19,7 +19,6 @@ from fedunlearn import FedUnlearnError, Job, Request, Schedule, Terms, flatten, 
 from fedunlearn.core import Reason
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.core.history import HeardRound, History
-from fedunlearn.core.messages import Replies, Reply
 from fedunlearn.core.state import State
 from fedunlearn.driver import rehearsal
 from fedunlearn.engines import flower
@@ -278,7 +277,6 @@ def test_a_rehearsal_asks_nobody_and_ends_where_a_method_ends():
     exchanges = list(rehearsal.asked(method["fedosd"](SCHEDULE), request))
     assert [set(jobs) for jobs in exchanges] == [{*CLIENTS}, {*CLIENTS} - {"site-1"}]
     assert exchanges[0]["site-1"].config["loss"] == "uce"
-    assert Replies({"a": Reply(params, 1)})
 
 
 def test_public_data_at_the_server_does_not_hide_what_the_clients_cannot_do(omega0, tmp_path):
@@ -300,3 +298,166 @@ def test_public_data_at_the_server_does_not_hide_what_the_clients_cannot_do(omeg
         public=public,
     )
     assert not outcome.status.failed
+
+
+def test_a_phase_without_rounds_is_not_rehearsed(omega0, tmp_path):
+    """FedOSD-M1 would ask for ascent, in rounds that it does not have."""
+    model, _ = copies(omega0, tmp_path)
+    outcome = forget(
+        connected(), model, ["site-2"], tmp_path, method="fedosd-m1", schedule=Schedule(0, 0.1, 2, 0.05)
+    )
+    assert not outcome.status.failed
+
+
+def starting(strategy: flower.Recording, app: Any, rounds: int = 3, **options: Any) -> None:
+    strategy.start(
+        grid=grid(app, **options),
+        initial_arrays=ArrayRecord(network(NAME).state_dict()),
+        train_config=ConfigRecord({"lr": 0.1}),
+        num_rounds=rounds,
+    )
+
+
+def test_nodes_that_nobody_can_name_are_not_recorded_in_silence(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedunlearn.engines.flower.recording.INTRODUCTION", 0.2)
+    strategy = flower.Recording(FedAvg(fraction_evaluate=0.0), network(NAME), tmp_path / "history")
+    with (
+        pytest.warns(UserWarning, match="No query function registered"),
+        pytest.raises(FedUnlearnError, match="5 of the sampled nodes have no name"),
+    ):
+        starting(strategy, existing(NAME), names=())
+
+
+def test_a_client_that_joins_later_was_away_until_then(tmp_path):
+    strategy = flower.Recording(FedAvg(fraction_evaluate=0.0), network(NAME), tmp_path / "history")
+    nodes = grid(existing(NAME))
+    late = next(node.node_id for node in nodes.get_nodes() if node.name == "site-4")
+    arrays, config = ArrayRecord(network(NAME).state_dict()), ConfigRecord({"lr": 0.1})
+    for number in range(1, 5):
+        nodes.gone = {late} if number < 3 else set()
+        messages = strategy.configure_train(number, arrays, config, nodes)
+        there = [message for message in messages if message.metadata.dst_node_id not in nodes.gone]
+        strategy.aggregate_train(number, nodes.send_and_receive(there))
+    rows = strategy.history.rows["norms"]
+    assert {len(row) for row in rows.values()} == {4}
+    assert not rows["site-4"][:2].any()
+    assert rows["site-4"][2:].any(dim=1).all()
+
+
+def test_clients_are_weighed_as_the_strategy_weighs_them(tmp_path):
+    app = existing(NAME)
+
+    def weighed(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if "metrics" in reply.content.metric_records:
+            reply.content["metrics"]["w"] = 96 if number_of(context) == 0 else 1
+        return reply
+
+    averaging = FedAvg(fraction_evaluate=0.0, weighted_by_key="w")
+    strategy = flower.Recording(averaging, network(NAME), tmp_path / "history")
+    starting(strategy, weighed, rounds=1)
+    assert float(strategy.history.of("share", "site-0")) == pytest.approx(0.96)
+
+
+def test_a_history_is_not_overwritten_and_holds_no_infinities(tmp_path):
+    (tmp_path / "history").write_bytes(b"recorded before")
+    with pytest.raises(FedUnlearnError, match="holds the history of another training"):
+        flower.Recording(FedAvg(), network(NAME), tmp_path / "history")
+    app = existing(NAME)
+
+    def wild(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        held = reply.content["arrays"].to_torch_state_dict()
+        reply.content["arrays"] = ArrayRecord({name: value / 0 for name, value in held.items()})
+        return reply
+
+    strategy = flower.Recording(FedAvg(fraction_evaluate=0.0), network(NAME), tmp_path / "other")
+    with pytest.raises(FedUnlearnError, match="sent weights that are not finite"):
+        starting(strategy, wild)
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_is_no_strategy_is_refused_by_its_name(tmp_path):
+    with pytest.raises(FedUnlearnError, match="object does not take the mean"):
+        flower.Recording(object(), network(NAME), tmp_path / "history")
+
+
+def test_a_site_that_was_forgotten_takes_no_part_in_the_next_request(omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    asked: set[str] = set()
+    app = existing(NAME)
+
+    def listening(message: Message, context: Context) -> Message:
+        asked.add(f"site-{number_of(context)}")
+        return app(message, context)
+
+    forget(connected(), model, ["site-3"], tmp_path, schedule=SCHEDULE)
+    with pytest.raises(FedUnlearnError, match="this model still knows site-3"):
+        forget(connected(), copies(omega0, tmp_path)[0], ["site-1"], tmp_path, schedule=SCHEDULE)
+    second = forget(connected(listening), model, ["site-1"], tmp_path, schedule=SCHEDULE, history=history)
+    assert asked == {*CLIENTS} - {"site-3"}
+    assert not second.status.failed
+    again = copies(omega0, tmp_path)[0]
+    assert not forget(connected(), again, ["site-3"], tmp_path, schedule=SCHEDULE).status.failed  # as it was
+    with pytest.raises(FedUnlearnError, match="has been forgotten already"):
+        forget(connected(), model, ["site-3", "site-4"], tmp_path, schedule=SCHEDULE)
+
+
+def test_two_requests_side_by_side_both_leave_the_history(omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    inner: list[bool] = []
+
+    def meanwhile(event: Any) -> None:
+        if not inner:
+            inner.append(True)
+            other = copies_model(omega0)
+            forget(connected(), other, ["site-2"], tmp_path / "b", **options)
+
+    options: dict[str, Any] = {"method": "federaser", "schedule": SCHEDULE, "history": history}
+    forget(connected(), model, ["site-1"], tmp_path / "a", listeners=[meanwhile], **options)
+    left = History.from_tensors(read_tensors(history)[0])
+    assert {*left.rows["norms"]} == {"site-0", "site-3", "site-4"}
+
+
+def copies_model(omega0: tuple[nn.Module, Path]) -> nn.Module:
+    model = network(NAME)
+    model.load_state_dict(omega0[0].state_dict())
+    return model
+
+
+def test_other_history_frozen_weights_or_clients_are_another_run(omega0, tmp_path):
+    model, history = copies(omega0, tmp_path)
+    options: dict[str, Any] = {"method": "federaser", "schedule": SCHEDULE}
+    forget(connected(), model, ["site-2"], tmp_path / "run", history=history, **options)
+    other = tmp_path / "other.safetensors"
+    trained(other, rounds=3)
+    with pytest.raises(FedUnlearnError, match="holds a run with other settings"):
+        forget(connected(), copies_model(omega0), ["site-2"], tmp_path / "run", history=other, **options)
+    assert "site-2" in History.from_tensors(read_tensors(other)[0]).rows["norms"]
+    with pytest.raises(FedUnlearnError, match="there is no history at"):
+        forget(connected(), model, ["site-1"], tmp_path / "new", history=tmp_path / "absent", **options)
+
+    def frozen(value: float) -> nn.Module:
+        model = network(NAME)
+        model[1].requires_grad_(False)
+        model[1].weight.data.fill_(value)
+        return model
+
+    plan = {"method": "finetune", "schedule": SCHEDULE}
+    for value, fits in ((0.1, True), (0.2, False)):
+
+        def build(value: float = value) -> nn.Module:
+            return frozen(value)
+
+        federation = flower.connect_existing(
+            grid(existing(NAME, build)), frozen(value), clients=5, patience=QUICK
+        )
+        if fits:
+            forget(federation, frozen(value), ["site-2"], tmp_path / "frozen", **plan)
+        else:
+            with pytest.raises(FedUnlearnError, match="holds a run with other settings"):
+                forget(federation, frozen(value), ["site-2"], tmp_path / "frozen", **plan)
+    ours = flower.connect(grid(served(NAME)), network(NAME), clients=5, patience=QUICK)
+    forget(connected(), copies_model(omega0), ["site-2"], tmp_path / "own", **plan)
+    with pytest.raises(FedUnlearnError, match="holds a run with other settings"):
+        forget(ours, copies_model(omega0), ["site-2"], tmp_path / "own", **plan)

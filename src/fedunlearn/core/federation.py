@@ -40,6 +40,16 @@ class Selective(Protocol):
         ...
 
 
+@runtime_checkable
+class Accountable(Protocol):
+    """A federation that may answer the request of one client only, once it has been authorised to."""
+
+    @property
+    def authorised(self) -> ClientId | None:
+        """Whose request it is; None if anybody can be the target."""
+        ...
+
+
 @dataclass(frozen=True)
 class LocalTraining:
     """How every client trains: plain SGD over a fixed list of batches."""

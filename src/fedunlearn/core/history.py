@@ -119,8 +119,10 @@ def _norms(history: History, round: HeardRound) -> tuple[Rows, Mapping[str, Tens
         pieces = reply.moved.split(sizes) if sizes else [reply.moved]
         rows[client] = torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]).unsqueeze(0)
     before = history.rows.get("norms", {})
+    so_far = max((len(row) for row in before.values()), default=0)
+    absent = torch.zeros(so_far, max(1, len(sizes)))  # a client that joins later was away until now
     return (
-        {client: torch.cat([before.get(client, row[:0]), row]) for client, row in rows.items()},
+        {client: torch.cat([before.get(client, absent), row]) for client, row in rows.items()},
         {"norms": history.shared.get("norms", round.state.params)},
     )
 

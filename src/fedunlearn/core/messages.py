@@ -146,12 +146,22 @@ class Reason(StrEnum):
         return self not in (Reason.ABSENT, Reason.LATE, Reason.UNASKED)
 
 
+LONGEST_DETAIL = 300
+
+
 @dataclass(frozen=True)
 class Failure:
     """What went wrong with a client's reply, as a code and as a sentence."""
 
     reason: Reason
     detail: str
+
+    def __post_init__(self) -> None:
+        # A client may have written it: one line that terminals and files can take.
+        start = self.detail[: 2 * LONGEST_DETAIL]
+        line = " ".join("".join(letter if letter.isprintable() else " " for letter in start).split())
+        shown = line if len(line) <= LONGEST_DETAIL else f"{line[: LONGEST_DETAIL - 2]} …"
+        object.__setattr__(self, "detail", shown)
 
 
 class MissingReply(Exception):

@@ -15,6 +15,8 @@ from ..core.task import valid_score
 
 MOST = 2**63 - 1
 """Of counts."""
+MOST_SCORES = 50
+"""Of sets, and of scores of a set, in one reply."""
 LARGEST_MEAN = 1e30
 """Means up to here can be added, averaged and squared."""
 LARGEST = {torch.float32: 1e15, torch.float64: 1e150}
@@ -164,6 +166,10 @@ def _require_buffers(sent: Buffers, expected: Buffers) -> None:
 def _valid(statistics: Statistics) -> Statistics:
     """The statistics without those that no measure can use; a count below zero refuses the reply."""
     found: dict[str, dict[str, Mean]] = {}
+    if len(statistics) > MOST_SCORES or any(
+        isinstance(means, Mapping) and len(means) > MOST_SCORES for means in statistics.values()
+    ):
+        raise Refused(Reason.FIELD, f"sent more than {MOST_SCORES} statistics")
     for name, means in statistics.items():
         if not isinstance(means, Mapping):
             raise Refused(Reason.FIELD, f"sent statistics of {name!r} that are a {type(means).__name__}")

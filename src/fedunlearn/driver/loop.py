@@ -12,6 +12,7 @@ import torch
 
 from .. import measure
 from ..core import (
+    Accountable,
     Buffers,
     ClientId,
     Event,
@@ -166,6 +167,12 @@ class _Run:
                     f"{self.participation.minimum}: wait for others, or lower the minimum"
                 )
         requirements.check(self.phases, request, self.federation.task)
+        allowed = self.federation.authorised if isinstance(self.federation, Accountable) else None
+        if request.targets and allowed is not None and request.targets != (allowed,):
+            other = next((target for target in request.targets if target != allowed), allowed)
+            raise FedUnlearnError(
+                f"{other} has not asked to be forgotten: the signed request is by {allowed}"
+            )
         if isinstance(self.federation, Selective):
             rehearsal.check(self.phases, request, self.federation)
 

@@ -31,6 +31,7 @@ def log_rounds() -> Listener:
         pace = (time.monotonic() - began) / heard
         left = phase.rounds - state.round + sum(p.rounds for p in event.phases[event.progress.phase + 1 :])
         lost = f"; {row['missing']} clients missing" if row.get("missing") else ""
-        log.info("%s: %s (%s); %.1f s a round, %.0f s left%s", place, measured, when, pace, left * pace, lost)
+        scores = f"{measured} ({when}); " if measured else ""
+        log.info("%s: %s%.1f s a round, %.0f s left%s", place, scores, pace, left * pace, lost)
 
     return listen

@@ -29,6 +29,8 @@ def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
     """
     state = State(request.params, buffers=request.buffers)
     for phase in phases:
+        if not phase.rounds:
+            continue
         state = replace(phase.start(request, state), lr=phase.lr)
         round = phase.round(request, state)
         if isinstance(round, State):

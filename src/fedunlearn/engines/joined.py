@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core import ClientId, Federation, Job, Replies, Selective, Task, Terms
+from ..core import Accountable, ClientId, Federation, Job, Replies, Selective, Task, Terms
 
 
 class Joined:
@@ -21,9 +21,9 @@ class Joined:
     def present(self) -> frozenset[ClientId]:
         return self._federation.present() | self._local.present()
 
-    def refusal(self, job: Job) -> str | None:
-        """Why the other federation cannot carry out a job, if so; local members carry out all."""
-        return self._federation.refusal(job) if isinstance(self._federation, Selective) else None
+    @property
+    def authorised(self) -> ClientId | None:
+        return self._federation.authorised if isinstance(self._federation, Accountable) else None
 
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
         here = self._local.present()
@@ -31,3 +31,18 @@ class Joined:
         far = {client: job for client, job in jobs.items() if client not in here}
         replies = self._federation.exchange(far, terms) if far else Replies({})
         return replies.with_later(self._local.exchange(near, terms)) if near else replies
+
+
+class SelectiveJoined(Joined):
+    """The same, where the clients elsewhere cannot carry out every job; local members carry out all."""
+
+    def __init__(self, federation: Federation, local: Federation) -> None:
+        super().__init__(federation, local)
+        assert isinstance(federation, Selective)
+        self.refusal = federation.refusal
+
+
+def join(federation: Federation, local: Federation) -> Joined:
+    """A federation and the members that the server keeps itself, as one."""
+    kind = SelectiveJoined if isinstance(federation, Selective) else Joined
+    return kind(federation, local)

@@ -17,7 +17,7 @@ from ..core import ClientId, Federation, History, LocalTraining, Request, Stage,
 from ..core.seeds import derive
 from ..data import PUBLIC, Population, load, poison, populate, reserve, trigger
 from ..driver import Participation
-from ..engines import Joined, Sequential, simulate
+from ..engines import Sequential, join, simulate
 from ..record import environment
 from .settings import Experiment
 
@@ -55,7 +55,7 @@ class Setting:
             federation = self.elsewhere(self.build(0), stage)
             if public is None:
                 return nullcontext(federation)
-            return nullcontext(Joined(federation, Sequential(self.build(0), {PUBLIC: public})))
+            return nullcontext(join(federation, Sequential(self.build(0), {PUBLIC: public})))
         members = {**clients, **({PUBLIC: public} if public else {})}
         if workers is not None and workers > len(members):
             warnings.warn(f"{len(members)} workers are enough for {len(members)} clients", stacklevel=1)

@@ -68,17 +68,20 @@ def serve(app: ClientApp, load: Load) -> None:
     @app.train(JOB.removeprefix("train."))
     def job(message: Message, context: Context) -> Message:
         site, learner = sites.of(context)
-        jobs, terms, token, document = unpack_jobs(message.content)
+        jobs, terms, head = unpack_jobs(message.content)
+        same = fingerprint(site.model) == head.fingerprint
         replies: dict[ClientId, Reply | Failure] = {}
         with one_thread():
             for client, part, job in jobs:
                 try:
+                    if not same:
+                        raise FedUnlearnError("the server has another model than this node")
                     if forgets(job):
-                        _require_signed(context, client, document)
+                        _require_signed(context, client, head.document)
                     replies[client] = attempt(learner, client, site.holding(part), job, terms, None)
                 except FedUnlearnError as error:
                     replies[client] = Failure(Reason.FAILED, f"refused the job: {error}")
-        return Message(pack_replies(replies, token), reply_to=message)
+        return Message(pack_replies(replies, head.token), reply_to=message)
 
 
 def introduce(app: ClientApp, name: Callable[[Context], str]) -> None:
@@ -120,8 +123,13 @@ def description(site: Site) -> dict[str, Any]:
         "task": described(site.task),
         "knows": known(),
         "parts": ["", *site.parts],
-        "versions": {name: version(name) for name in ("fedunlearn", "torch")},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of what decides about bits."""
+    return {name: version(name) for name in ("fedunlearn", "torch")}
 
 
 def known() -> list[str]:

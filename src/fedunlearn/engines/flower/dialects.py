@@ -7,13 +7,13 @@ does, with ClientApps that have a training function of their own.
 from __future__ import annotations
 
 import copy
-import math
 import re
 import secrets
 import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
@@ -32,9 +32,9 @@ from ...core import (
     vectors,
 )
 from ...tasks import described
-from .client import fingerprint, known
+from .client import fingerprint, known, versions
 from .nodes import Node
-from .wire import JOB, Arrays, Unreadable, pack_jobs, tensor, unpack_replies
+from .wire import JOB, Arrays, Head, Unreadable, pack_jobs, tensor, unpack_replies
 
 Read = Mapping[ClientId, Reply | Failure]
 
@@ -75,35 +75,34 @@ class Jobs:
 
     def check(self, nodes: Mapping[str, Node]) -> None:
         for name, node in nodes.items():
-            about = node.about
-            if about.get("fingerprint") != self._fingerprint:
+            if node.about.fingerprint != self._fingerprint:
                 raise FedUnlearnError(
                     f"{name} has another model than the server: its layers, shapes or frozen values differ; "
                     "build the same model on both sides"
                 )
-            if about.get("task") != self._task:
-                raise FedUnlearnError(f"{name} learns {about.get('task')} and the server {self._task}")
-            if unknown := sorted({*known()} - {*about.get("knows", ())}):
+            if node.about.task != self._task:
+                raise FedUnlearnError(
+                    f"{name} learns {_shown(node.about.task)} and the server {_shown(self._task)}: "
+                    "give both the same task"
+                )
+            if unknown := sorted({*known()} - node.about.knows):
                 raise FedUnlearnError(
                     f"{name} does not know {unknown[0]!r}, which methods here may ask for: install the same "
                     "version of fedunlearn, and of your own methods, on both sides"
                 )
-        for package in ("torch", "fedunlearn"):
-            if (
-                len(found := {str(node.about.get("versions", {}).get(package)) for node in nodes.values()})
-                > 1
-            ):
+        for package, here in versions().items():
+            found = {node.about.versions.get(package, "unknown") for node in nodes.values()}
+            if other := sorted(found - {here}):
                 warnings.warn(
-                    f"nodes run different versions of {package} ({', '.join(sorted(found))}): "
+                    f"a node has {package} {other[0]} and the server {here}: "
                     "results depend on who computes them",
                     stacklevel=4,
                 )
 
     def hosted(self, name: str, node: Node) -> Collection[ClientId]:
-        parts = node.about.get("parts", [""])
         if self._part is not None:
-            return [name] if self._part in parts else []
-        return [f"{name}{part}" for part in parts if not part or part.startswith("#")]
+            return [name] if self._part in node.about.parts else []
+        return [f"{name}{part}" for part in node.about.parts if not part or part.startswith("#")]
 
     def refusal(self, job: Job) -> str | None:
         return None
@@ -116,7 +115,8 @@ class Jobs:
             client: (client.removeprefix(node) if self._part is None else self._part, job)
             for client, job in jobs.items()
         }
-        return JOB, pack_jobs(meant, self._terms, self._token, self._arrays, self.document)
+        head = Head(self._token, self._fingerprint, self.document)
+        return JOB, pack_jobs(meant, self._terms, head, self._arrays)
 
     def read(self, jobs: Mapping[ClientId, Job], content: RecordDict) -> Read:
         return unpack_replies(content, self._token)
@@ -130,7 +130,14 @@ class Weights:
     """
 
     def __init__(self, model: nn.Module, losses: Collection[str]) -> None:
+        for name, value in model.state_dict().items():
+            if not isinstance(value, Tensor):
+                raise FedUnlearnError(
+                    f"the model's state has {name!r}, a {type(value).__name__}, which Flower cannot carry: "
+                    "keep tensors only"
+                )
         self._module = copy.deepcopy(model)
+        self._received = copy.deepcopy(model)
         self._losses = {"task", *losses}
         self.document = ""
 
@@ -187,13 +194,13 @@ class Weights:
         examples = counted(metrics)
         if job.work == "measure":
             return {client: Reply(None, examples, _statistics(metrics, examples, "test"))}
-        moved = displacement(self._module, job.params, only_arrays(content))
+        moved = displacement(self._received, job.params, only_arrays(content))
         return {
             client: Reply(
                 moved,
                 examples,
                 _statistics(metrics, examples, "train"),
-                buffers=vectors.buffers(self._module),
+                buffers=vectors.buffers(self._received),
             )
         }
 
@@ -203,23 +210,31 @@ def displacement(module: nn.Module, before: Vector, weights: Mapping[str, Tensor
     expected = module.state_dict()
     if odd := sorted(weights.keys() ^ expected.keys()):
         raise Unreadable(f"other weights than the model has: {odd[0]!r}")
+    frozen = {name for name, value in module.named_parameters() if not value.requires_grad}
     for name, value in weights.items():
-        if value.shape != expected[name].shape:
+        wanted = expected[name]
+        if value.shape != wanted.shape:
             raise Unreadable(
-                f"weights {name!r} of shape {tuple(value.shape)} instead of {tuple(expected[name].shape)}",
+                f"weights {name!r} of shape {tuple(value.shape)} instead of {tuple(wanted.shape)}",
                 Reason.SHAPE,
             )
+        if value.dtype != wanted.dtype and not (value.is_floating_point() and wanted.is_floating_point()):
+            raise Unreadable(
+                f"weights {name!r} of type {value.dtype} instead of {wanted.dtype}", Reason.DTYPE
+            )
+        if name in frozen and not torch.equal(value.to(wanted.dtype), wanted):
+            raise Unreadable(f"other values of {name!r}, which is frozen")
     module.load_state_dict(dict(weights))
     return before - vectors.flatten(module)
 
 
-def counted(metrics: Mapping[str, Any]) -> int:
+def counted(metrics: Mapping[str, Any], key: str = "num-examples") -> int:
     """The number of examples that a client says it trained on."""
-    examples = metrics.get("num-examples")
+    examples = metrics.get(key)
     if isinstance(examples, float) and examples.is_integer():
         examples = int(examples)
     if not isinstance(examples, int):
-        raise Unreadable("no metric 'num-examples'")
+        raise Unreadable(f"no whole number as metric {key!r}")
     return examples
 
 
@@ -244,12 +259,16 @@ def _statistics(metrics: Mapping[str, Any], examples: int, where: str) -> dict[s
     """Means by set: ``eval_acc`` is the accuracy on the test set, ``forget_acc`` on the set to forget."""
     found: dict[str, dict[str, Mean]] = {}
     for name, value in metrics.items():
-        if not isinstance(value, int | float) or not math.isfinite(value) or name == "num-examples":
+        if not isinstance(value, int | float) or name == "num-examples":
             continue
         place, separator, score = name.partition("_")
         if not (separator and place in ("forget", "backdoor", "seen")):
             place, score = where, PREFIXES.sub("", name)
         score = SHORT.get(score, score)
-        if score in ("loss", "accuracy") or where != "train":
+        if score in ("loss", "accuracy") or where != "train":  # the gate refuses what is not finite
             found.setdefault(place, {})[score] = Mean(float(value) * examples, examples)
     return found
+
+
+def _shown(task: Mapping[str, Any]) -> str:
+    return str(dict(task))[:200]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from ...authority import ErasureRequest, check_request, use_nonce
-from ...client.losses import forgets
 from ...core import (
     ClientId,
     Failure,
@@ -36,13 +36,18 @@ from .mail import Mail, last_line, lost
 from .nodes import Node, Nodes
 from .wire import Unreadable
 
+SENDINGS = 3
+"""How often a node gets its job in one exchange, if it disappears with it."""
+LISTING = 1.0
+"""Seconds between two looks for nodes that are away."""
+
 
 @dataclass(frozen=True)
 class Patience:
     """How long the server waits, in seconds."""
 
     reply: float = 600.0
-    """For the replies of one exchange; who has not answered then is late."""
+    """For the reply to a message; who has not answered then is late."""
     absence: float = 120.0
     """For a client that is gone to come back: once, then the run goes on without it until it is back.
 
@@ -72,7 +77,7 @@ class FlowerFederation:
         self._task = task
         self._patience = patience
         self._known = set(known)
-        self._checked = {node.id: True for node in known.values()}
+        self._fitting = {node.id: True for node in known.values()}
         self._given_up: set[str] = set()
         self._authorised: ClientId | None = None
 
@@ -80,22 +85,43 @@ class FlowerFederation:
     def task(self) -> Task:
         return self._task
 
+    @property
+    def authorised(self) -> ClientId | None:
+        """The client whose signed request this federation may answer; None without one."""
+        return self._authorised
+
     def present(self) -> frozenset[ClientId]:
-        online = self._online()
+        """Who is online, after waiting once for each client that was there before."""
+        until, online = time.monotonic() + self._patience.absence, self._online()
+        while self._known - online.keys() - self._given_up and time.monotonic() < until:
+            time.sleep(min(LISTING, self._patience.absence / 10))
+            online = self._online()
+        self._given_up |= self._known - online.keys()
         return frozenset(c for name, node in online.items() for c in self._dialect.hosted(name, node))
 
     def authorise(
-        self, client: ClientId, document: str, *, name: str, model: nn.Module, folder: Path | str
+        self,
+        client: ClientId,
+        document: str,
+        *,
+        name: str,
+        model: nn.Module,
+        folder: Path | str,
+        ledger: Path | str,
     ) -> ErasureRequest:
         """Checks a signed request of a client against the key that its SuperNode is registered with.
 
-        ``name`` is that of the federation, ``model`` the one to forget from, and ``folder`` that of the run,
-        which uses the request up: no other run can use it again. From then on nobody else can be unlearned.
+        ``name`` is that of the federation, and ``model`` the one to forget from. ``folder`` is that of the
+        run, which uses the request up: ``ledger``, one folder for the whole federation, remembers it, and a
+        run in another folder is refused. From then on only this client can be the target.
         """
-        online = self._online([client])
+        online = self._online()
         if client not in online:
             raise FedUnlearnError(f"nobody is online under the name {client!r}{did_you_mean(client, online)}")
-        place = Path(folder).resolve()
+        if not online[client].registered:
+            raise FedUnlearnError(
+                f"{client!r} told its name itself, so its key proves nothing: register its SuperNode"
+            )
         request = check_request(
             document,
             client=client,
@@ -103,47 +129,48 @@ class FlowerFederation:
             model_sha256=module_hash(model),
             public_key=online[client].public_key,
         )
-        use_nonce(place.parent / "used-requests", request, fingerprint([str(place), request.model_sha256]))
+        run = fingerprint([str(Path(folder).resolve()), request.model_sha256])
+        use_nonce(Path(ledger), request, run)
         self._dialect.document, self._authorised = document, client
         return request
 
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
-        for client, job in jobs.items():
-            if self._authorised not in (None, client) and forgets(job):
-                raise FedUnlearnError(f"{client} has not asked to be forgotten: {self._authorised} has")
         self._dialect.begin(terms)
         by_node: dict[str, dict[ClientId, Job]] = {}
         for client, job in jobs.items():
             by_node.setdefault(client.partition("#")[0], {})[client] = job
         found: dict[ClientId, Reply | Failure] = {}
         missing: dict[ClientId, Failure] = {}
-        mail: Mail[str] = Mail(self._grid, self._patience.reply)
-        gone: set[str] = set(by_node)
-        while gone or mail.pending:
-            if gone:
-                gone = self._send(mail, {name: by_node[name] for name in sorted(gone)})
-                for name in gone & self._given_up:
-                    missing |= dict.fromkeys(by_node[name], Failure(Reason.ABSENT, "is not online"))
-                gone -= self._given_up
-            for name, reply in mail.arrived():
+        mail: Mail[str] = Mail(self._grid)
+        sent: Counter[str] = Counter()
+        awaited = dict.fromkeys(by_node, time.monotonic() + self._patience.absence)
+        looked = 0.0
+        while awaited or mail.pending:
+            if awaited and time.monotonic() - looked >= min(LISTING, self._patience.absence / 10):
+                looked, online = time.monotonic(), self._online()
+                for name in sorted(awaited.keys() & online.keys()):
+                    message = self._dialect.ask(name, by_node[name])
+                    if sent[name] < SENDINGS and mail.send(
+                        name, online[name].id, *message, self._patience.reply
+                    ):
+                        sent[name] += 1
+                        del awaited[name]
+            for name in [n for n, until in awaited.items() if n in self._given_up or looked >= until]:
+                del awaited[name]
+                self._given_up.add(name)
+                missing |= dict.fromkeys(by_node[name], Failure(Reason.ABSENT, "is not online"))
+            arrived = mail.arrived()
+            for name, reply in arrived:
                 if lost(reply):
-                    gone.add(name)
+                    awaited[name] = time.monotonic() + self._patience.absence
                 else:
                     found |= self._read(by_node[name], reply)
-            if mail.seconds_left <= 0:
+            for name in mail.overdue():
                 late = Failure(Reason.LATE, f"did not answer within {self._patience.reply:.0f} s")
-                missing |= {c: late for name in {*mail.pending.values(), *gone} for c in by_node[name]}
-                break
+                missing |= dict.fromkeys(by_node[name], late)
+            if not arrived and (awaited or mail.pending):
+                mail.pause()
         return sorted_out(found, missing)
-
-    def _send(self, mail: Mail[str], asked: Mapping[str, Mapping[ClientId, Job]]) -> set[str]:
-        """Sends each node its jobs; returns the nodes that are not there."""
-        online = self._online(asked)
-        return {
-            name
-            for name, jobs in asked.items()
-            if name not in online or not mail.send(name, online[name].id, *self._dialect.ask(name, jobs))
-        }
 
     def _read(self, jobs: Mapping[ClientId, Job], reply: Message) -> dict[ClientId, Reply | Failure]:
         if reply.has_error():
@@ -155,32 +182,24 @@ class FlowerFederation:
         silent = Failure(Reason.FIELD, "sent a message without its reply")
         return {client: read.get(client, silent) for client in jobs}
 
-    def _online(self, wanted: Collection[str] = ()) -> dict[str, Node]:
-        """Who is online, after waiting for those who were there before and have not been given up."""
-        until = time.monotonic() + self._patience.absence
-        while True:
-            online = {name: node for name, node in self._nodes.online().items() if self._fits(name, node)}
-            self._given_up -= online.keys()
-            away = ({*self._known, *wanted} - online.keys()) - self._given_up
-            if not away:
-                break
-            if time.monotonic() >= until:
-                self._given_up |= away
-                break
-            time.sleep(min(1.0, self._patience.absence / 10))
+    def _online(self) -> dict[str, Node]:
+        """The nodes that are online now and can take part."""
+        listed = self._nodes.online(strict=False)
+        online = {name: node for name, node in listed.items() if self._fits(name, node)}
         self._known |= online.keys()
+        self._given_up -= online.keys()
         return online
 
     def _fits(self, name: str, node: Node) -> bool:
         """Whether a node that has come later can take part; one that cannot is left out with a warning."""
-        if node.id not in self._checked:
+        if node.id not in self._fitting:
             try:
                 self._dialect.check({name: node})
-                self._checked[node.id] = True
+                self._fitting[node.id] = True
             except FedUnlearnError as error:
-                warnings.warn(f"{error}; it is left out", stacklevel=5)
-                self._checked[node.id] = False
-        return self._checked[node.id]
+                warnings.warn(f"{error}; it is left out", stacklevel=4)
+                self._fitting[node.id] = False
+        return self._fitting[node.id]
 
 
 class ExistingApp(FlowerFederation):
@@ -238,30 +257,23 @@ def _roll(
     """The nodes that take part, once all that are wanted are online."""
     if isinstance(clients, str):
         raise FedUnlearnError(f"clients = {clients!r}: give their number, or a list of names")
-    enough = _enough(clients)
-    until = time.monotonic() + patience.absence
-    online = nodes.online()
-    while not enough(online) and time.monotonic() < until:
-        time.sleep(min(1.0, patience.absence / 10))
+    until, online = time.monotonic() + patience.absence, nodes.online()
+    while (absent := _absent(clients, online)) and time.monotonic() < until:
+        time.sleep(min(LISTING, patience.absence / 10))
         online = nodes.online()
-    if not enough(online):
-        raise FedUnlearnError(_too_few(clients, online, patience))
+    if absent:
+        seen = "".join(f"; a node {problem}" for problem in sorted({*nodes.problems.values()})[:1])
+        raise FedUnlearnError(f"after {patience.absence:.0f} s, {absent}: start the SuperNode{seen}")
     dialect.check(online)
     return online
 
 
-def _enough(clients: int | Sequence[ClientId]) -> Callable[[Mapping[str, Node]], bool]:
+def _absent(clients: int | Sequence[ClientId], online: Mapping[str, Node]) -> str:
+    """Who is not there yet; empty if everybody is."""
     if isinstance(clients, int):
-        return lambda online: len(online) >= clients
-    return lambda online: {*clients} <= online.keys()
-
-
-def _too_few(clients: int | Sequence[ClientId], online: Mapping[str, Node], patience: Patience) -> str:
-    waited = f"after {patience.absence:.0f} s"
-    if isinstance(clients, int):
-        return f"{len(online)} of {clients} clients are online {waited}: start their SuperNodes"
-    absent = min({*clients} - online.keys())
-    return f"client {absent!r} is not online {waited}{did_you_mean(absent, online)}: start its SuperNode"
+        return f"{len(online)} of {clients} clients are online" if len(online) < clients else ""
+    away = sorted({*clients} - online.keys())
+    return f"client {away[0]!r} is not online{did_you_mean(away[0], online)}" if away else ""
 
 
 def _failure(reply: Message) -> Failure:

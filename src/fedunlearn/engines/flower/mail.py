@@ -1,9 +1,9 @@
-"""Messages on their way to nodes and back, each with a deadline."""
+"""Messages on their way to nodes and back, each with its own deadline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from flwr.app import Error, Message, RecordDict
@@ -17,41 +17,46 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 
 class Mail(Generic[Key]):
-    """Messages of one exchange: sent once each, collected until all are back or the time is up."""
+    """Messages under way, each known by a key."""
 
-    def __init__(self, grid: Grid, seconds: float) -> None:
+    def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._until = time.monotonic() + seconds
+        self._pending: dict[str, tuple[Key, float]] = {}
         self._pause = FIRST_PAUSE
-        self.pending: dict[str, Key] = {}
 
     @property
-    def seconds_left(self) -> float:
-        return self._until - time.monotonic()
+    def pending(self) -> set[Key]:
+        return {key for key, _ in self._pending.values()}
 
-    def send(self, key: Key, node: int, kind: str, content: RecordDict) -> bool:
+    def send(self, key: Key, node: int, kind: str, content: RecordDict, seconds: float) -> bool:
         """Whether the message was accepted: it is not where the node is gone.
 
         Messages go one by one. In a list, Flower does not tell which one was refused.
         """
-        message = Message(content, node, kind, ttl=max(1.0, self.seconds_left))
+        message = Message(content, node, kind, ttl=seconds)
         accepted = [each for each in self._grid.push_messages([message]) if each]
         for identifier in accepted:
-            self.pending[identifier] = key
+            self._pending[identifier] = key, time.monotonic() + seconds
         return bool(accepted)
 
-    def arrived(self) -> Iterator[tuple[Key, Message]]:
-        """The replies that have come since the last look, after a pause where there are none."""
-        replies = list(self._grid.pull_messages(list(self.pending))) if self.pending else []
-        for reply in replies:
-            key = self.pending.pop(reply.metadata.reply_to_message_id, None)
-            if key is not None:
-                yield key, reply
-        if replies:
+    def arrived(self) -> list[tuple[Key, Message]]:
+        """The replies that have come since the last look."""
+        replies = self._grid.pull_messages(list(self._pending)) if self._pending else []
+        found = [(reply, self._pending.pop(reply.metadata.reply_to_message_id, None)) for reply in replies]
+        if found:
             self._pause = FIRST_PAUSE
-        elif self.seconds_left > 0:
-            time.sleep(min(self._pause, self.seconds_left))
-            self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
+        return [(sent[0], reply) for reply, sent in found if sent is not None]
+
+    def overdue(self) -> list[Key]:
+        """Whose time is up; their replies are no longer awaited."""
+        now = time.monotonic()
+        late = [identifier for identifier, (_, until) in self._pending.items() if now >= until]
+        return [self._pending.pop(identifier)[0] for identifier in late]
+
+    def pause(self) -> None:
+        """Waits a little, longer each time until something arrives."""
+        time.sleep(self._pause)
+        self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
 
 
 def lost(reply: Message) -> bool:

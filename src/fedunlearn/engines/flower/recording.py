@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from .dialects import all_metrics, counted, displacement, only_arrays
 from .nodes import Nodes
 from .wire import Unreadable, tensor
 
+INTRODUCTION = 60.0
+"""Seconds in which nodes have to say who they are."""
+
 
 class Recording(Strategy):
     """A strategy that averages as the given FedAvg does, and writes the history to a file in every round.
@@ -28,13 +32,16 @@ class Recording(Strategy):
     def __init__(
         self, strategy: FedAvg, model: nn.Module, path: Path | str, kinds: Collection[str] = ("norms",)
     ) -> None:
-        averages = type(strategy).aggregate_train is FedAvg.aggregate_train
-        if not isinstance(strategy, FedAvg) or not averages:
+        if not isinstance(strategy, FedAvg) or type(strategy).aggregate_train is not FedAvg.aggregate_train:
             raise FedUnlearnError(
                 f"{type(strategy).__name__} does not take the mean of its clients, and history is recorded "
                 "for federated averaging alone: use FedAvg"
             )
         require_kinds(kinds)
+        if Path(path).exists():
+            raise FedUnlearnError(
+                f"{path} holds the history of another training: choose another file, or remove it"
+            )
         self._strategy = strategy
         self._module = copy.deepcopy(model)
         self._path = Path(path)
@@ -52,8 +59,8 @@ class Recording(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         messages = list(self._strategy.configure_train(server_round, arrays, config, grid))
-        self._nodes = self._nodes or Nodes(grid, seconds=60.0, ask_all=False)
-        self._names |= {node.id: name for name, node in self._nodes.online().items()}
+        self._nodes = self._nodes or Nodes(grid, seconds=INTRODUCTION, ask_all=False)
+        self._name({message.metadata.dst_node_id for message in messages}, self._nodes)
         rate = config.get("lr", config.get("learning-rate"))
         if "residuals" in self._kinds and not isinstance(rate, int | float):
             raise FedUnlearnError(
@@ -64,6 +71,20 @@ class Recording(Strategy):
         lr = float(rate) if isinstance(rate, int | float) else 0.0
         self._before = State(vectors.flatten(self._module), server_round - 1, lr=lr)
         return messages
+
+    def _name(self, sampled: set[int], nodes: Nodes) -> None:
+        """Finds out who the sampled nodes are; a history without one of them would be wrong."""
+        until = time.monotonic() + INTRODUCTION
+        while True:
+            self._names |= {node.id: name for name, node in nodes.online().items()}
+            if not (unknown := sampled - self._names.keys()):
+                return
+            if time.monotonic() >= until:
+                raise FedUnlearnError(
+                    f"{len(unknown)} of the sampled nodes have no name, so their part cannot be recorded: "
+                    "register the SuperNodes with --name, or call flower.introduce in the ClientApp"
+                )
+            time.sleep(0.5)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -92,7 +113,9 @@ class Recording(Strategy):
     def _reply(self, name: ClientId, message: Message) -> Reply:
         try:
             moved = displacement(self._module, self._before.params, only_arrays(message.content))
-            return Reply(moved, counted(all_metrics(message.content)))
+            if not moved.isfinite().all():
+                raise Unreadable("weights that are not finite")
+            return Reply(moved, counted(all_metrics(message.content), self._strategy.weighted_by_key))
         except Unreadable as problem:
             raise FedUnlearnError(
                 f"{name} {problem.failure.detail}, so its part in the history is unknown"

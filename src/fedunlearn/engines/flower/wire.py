@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,22 @@ JOB = "train.job"
 """The type of the messages that carry jobs."""
 HELLO = "query.hello"
 """The type of the message that asks a node who it is."""
+
+
+NUMPY = b"\x93NUMPY"
+"""How a saved array begins; what else NumPy could load is not accepted."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What goes with the jobs of one message."""
+
+    token: str
+    """Repeated by the reply, so that an old one is noticed."""
+    fingerprint: str
+    """Of the model that the server has; a node that was restarted with another one refuses the jobs."""
+    document: str = ""
+    """The signed erasure request, if there is one."""
 
 
 class Unreadable(Exception):
@@ -40,10 +57,12 @@ class Arrays:
 
 def tensor(array: Array) -> Tensor:
     """A tensor of one's own from an array."""
+    if not array.data.startswith(NUMPY):
+        raise Unreadable("an array that is not in NumPy's format")
     try:
         return torch.from_numpy(array.numpy())
-    except (TypeError, ValueError, EOFError, MemoryError) as error:
-        raise Unreadable(f"an array that cannot be read ({error})") from None
+    except Exception as error:  # NumPy's parser raises many kinds on bytes that are not its own
+        raise Unreadable(f"an array that cannot be read ({type(error).__name__})") from None
 
 
 def text(content: RecordDict, name: str) -> Any:
@@ -60,9 +79,9 @@ def noted(value: Any) -> ConfigRecord:
 
 
 def pack_jobs(
-    jobs: Mapping[ClientId, tuple[str, Job]], terms: Terms, token: str, arrays: Arrays, document: str = ""
+    jobs: Mapping[ClientId, tuple[str, Job]], terms: Terms, head: Head, arrays: Arrays
 ) -> RecordDict:
-    """The jobs of one node, each with the holding that it is about; replies repeat the token."""
+    """The jobs of one node, each with the holding that it is about."""
     content = RecordDict()
     listed = []
     for number, (client, (holding, job)) in enumerate(jobs.items()):
@@ -85,8 +104,7 @@ def pack_jobs(
     content["jobs"] = noted(
         {
             "jobs": listed,
-            "token": token,
-            "document": document,
+            "head": asdict(head),
             "terms": {
                 "lr": terms.lr,
                 "decay": terms.decay,
@@ -100,13 +118,13 @@ def pack_jobs(
     return content
 
 
-def unpack_jobs(content: RecordDict) -> tuple[Iterator[tuple[ClientId, str, Job]], Terms, str, str]:
-    """The jobs with their clients and holdings, the terms, the token and the signed request."""
-    head = text(content, "jobs")
-    terms = Terms(**{**head["terms"], "seed": tuple(head["terms"]["seed"])})
+def unpack_jobs(content: RecordDict) -> tuple[Iterator[tuple[ClientId, str, Job]], Terms, Head]:
+    """The jobs with their clients and holdings, the terms, and what goes with them."""
+    read = text(content, "jobs")
+    terms = Terms(**{**read["terms"], "seed": tuple(read["terms"]["seed"])})
 
     def jobs() -> Iterator[tuple[ClientId, str, Job]]:
-        for number, told in enumerate(head["jobs"]):
+        for number, told in enumerate(read["jobs"]):
             held = _tensors(content, f"tensors {number}")
             yield (
                 told["client"],
@@ -120,7 +138,7 @@ def unpack_jobs(content: RecordDict) -> tuple[Iterator[tuple[ClientId, str, Job]
                 ),
             )
 
-    return jobs(), terms, head["token"], head["document"]
+    return jobs(), terms, Head(**read["head"])
 
 
 def pack_replies(replies: Mapping[ClientId, Reply | Failure], token: str) -> RecordDict:

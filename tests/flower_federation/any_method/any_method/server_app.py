@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import fedunlearn
 from fedunlearn import Sequential
-from fedunlearn.engines import Joined, flower
+from fedunlearn.engines import flower, join
 from fedunlearn.record import model_hash
 
 app = ServerApp()
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     public = {PUBLIC: holdings(name, public=True)[PUBLIC]}
     for how in str(config["methods"]).split():
         started = time.perf_counter()
-        members = Joined(federation, Sequential(network(name), public)) if how == "fedkdu" else federation
+        members = join(federation, Sequential(network(name), public)) if how == "fedkdu" else federation
         outcome = forget(how, name, members, rounds=int(config["rounds"]))
         found[how] = {
             "sha256": model_hash(outcome.state),
