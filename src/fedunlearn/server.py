@@ -42,6 +42,7 @@ from .core.hashes import module_hash
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Participation, StopRule, log_rounds, unlearn
+from .driver.rehearsal import asked
 from .engines import Sequential, join, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule
 from .options import check_options
@@ -96,6 +97,7 @@ def forget(
     seed: int = 0,
     stop: Sequence[StopRule] = (),
     evaluate_every: int | None = None,
+    gone: bool = False,
     listeners: Sequence[Listener] = (),
     **options: Any,
 ) -> Outcome:
@@ -103,18 +105,21 @@ def forget(
 
     ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits.
     A later request in the same folder starts from the model that the last one left behind; clients that have
-    been forgotten take no part in it.
-    A request that fails raises ``ForgettingFailed`` and leaves the module as it is. ``history`` is the file
-    that ``flower.Recording`` wrote, without the rows of the targets afterwards. Clients measure the model at
-    the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under ``fedunlearn``; on
-    Flower, that is Flower's log. For one request after the other, use ``Server``.
+    been forgotten take no part in it. A request that fails raises ``ForgettingFailed`` and leaves the module
+    as it is.
+
+    ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it.
+    ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
+    measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
+    ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
+    anchors of earlier ones.
     """
     named = (targets,) if isinstance(targets, str) else tuple(targets)
     answered = _answered(Path(folder))
-    asked = [request["targets"] for request in answered]
-    place = asked.index(list(named)) if list(named) in asked else len(asked)
+    requests = [request["targets"] for request in answered]
+    place = requests.index(list(named)) if list(named) in requests else len(requests)
     before = module_hash(model)
-    for request in answered[:place] if federation.present().issuperset(named) else ():
+    for request in answered[:place] if gone or federation.present().issuperset(named) else ():
         if request["model_sha256"] == before:
             raise FedUnlearnError(
                 f"this model still knows {', '.join(request['targets'])}, which {folder} has forgotten: "
@@ -137,12 +142,14 @@ def forget(
     if history is not None:
         server.history = _recorded(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
-    outcome = server.forget(named, method, schedule, stop=stop, evaluate_every=every, **options)
+    outcome = server.forget(named, method, schedule, stop=stop, evaluate_every=every, gone=gone, **options)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
+    if outcome.unheard:
+        names = ", ".join(outcome.unheard)
+        warnings.warn(f"these clients never answered, so no step protects them: {names}", stacklevel=2)
     if history is not None:
-        with record.locked(Path(f"{history}.lock"), wait=True):
-            record.write_tensors(Path(history), _recorded(Path(history)).without(named).tensors())
+        _remove_rows(Path(history), named)
     if place == len(answered):
         told = {"targets": list(named), "model_sha256": before}
         record.write_json(Path(folder) / ANSWERED, [*answered, told])
@@ -167,6 +174,12 @@ def _recorded(path: Path) -> History:
     if not path.exists():
         raise FedUnlearnError(f"there is no history at {path}: train with flower.Recording first")
     return History.from_tensors(record.read_tensors(path)[0])
+
+
+def _remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
+    """Deletes what the file holds about clients; another request may have changed it meanwhile."""
+    with record.locked(Path(f"{path}.lock"), wait=True):
+        record.write_tensors(path, _recorded(path).without(clients).tensors())
 
 
 class Server:
@@ -218,6 +231,7 @@ class Server:
         self._listeners = tuple(listeners)
         self._steps = 0
         self._lr: float | None = None
+        self._gone: tuple[ClientId, ...] = ()
         self.state = State(vectors.flatten(model), buffers=vectors.buffers(model))
         """The model as it is now."""
         self.history = History()
@@ -238,7 +252,8 @@ class Server:
     def clients(self) -> tuple[ClientId, ...]:
         """The clients that are present and have not been forgotten."""
         there = self._data if self._federation is None else self._federation.present()
-        return tuple(c for c in sorted(there) if c not in self.forgotten and c != self._public)
+        known = {*there, *self._gone}
+        return tuple(c for c in sorted(known) if c not in self.forgotten and c != self._public)
 
     def train(
         self,
@@ -282,9 +297,12 @@ class Server:
         *,
         stop: Sequence[StopRule] = (),
         evaluate_every: int = 1,
+        gone: bool = False,
         **options: Any,
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
+
+        ``gone`` says that the targets have left already: only methods that do not ask them can run then.
 
         Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
@@ -292,8 +310,20 @@ class Server:
         """
         named = (targets,) if isinstance(targets, str) else tuple(targets)
         before = self.state.params
-        check_options(f"method {method!r}", methods[method], options)
-        outcome = self._try(named, method, method, schedule, options, "forget", stop, evaluate_every)
+        self._gone = named if gone else ()
+        try:
+            check_options(f"method {method!r}", methods[method], options)
+            if {*named} <= {*self.clients}:  # else a step that was begun may still be continued
+                phases = self._phases(named, method, schedule, options)
+                request = self._request(self.clients, named)
+                if gone and any(jobs.keys() & {*named} for jobs in asked(phases, request)):
+                    raise FedUnlearnError(
+                        f"{method} asks the targets to help, and they are gone: use a method that does not, "
+                        "such as retrain, not or federaser"
+                    )
+            outcome = self._try(named, method, method, schedule, options, "forget", stop, evaluate_every)
+        finally:
+            self._gone = ()
         if not outcome.status.failed:
             self.anchors = (*self.anchors, before)
             self.forgotten = (*self.forgotten, *named)
@@ -369,7 +399,7 @@ class Server:
             "unlearning": {"rounds": schedule.unlearn_rounds, "lr": schedule.unlearn_lr},
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
             "stop": [repr(rule) for rule in stop],
-            "evaluate_every": evaluate_every,
+            "evaluate_every": None if evaluate_every == sys.maxsize else evaluate_every,
         }
         name = f"{kind}-{_slug('-'.join(targets))}-{_slug(place)}" if kind else place
         return self._run(
@@ -390,9 +420,15 @@ class Server:
         for target in targets:
             if target in self.forgotten:
                 raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
+            if target not in clients and self._federation is None:
+                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, clients)}")
             if target not in clients:
-                away = "unknown client" if self._federation is None else "nobody is present under the name"
-                raise FedUnlearnError(f"{away} {target!r}{did_you_mean(target, clients)}")
+                # No suggestion: a client that is merely absent must not become a request about another one.
+                there = ", ".join(clients[:20]) or "nobody"
+                raise FedUnlearnError(
+                    f"{target!r} is not present (present: {there}): start its SuperNode, or, if it has left "
+                    "for good, say gone=True and use a method that does not ask it"
+                )
         return Request(
             self.state.params,
             clients,
@@ -446,6 +482,7 @@ class Server:
     def _config(self, plan: Mapping[str, Any], targets: tuple[ClientId, ...]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
         digests = {c: _digest(self._data[c].train) for c in (*self.clients, PUBLIC) if c in self._data}
+        own_code = isinstance(self._federation, Selective)
         frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
         # Of the history, what is left after the request: its rows of the targets are deleted then.
         history = self.history.without(targets).tensors()
@@ -456,12 +493,13 @@ class Server:
             "model": type(self._module).__name__,
             "start": record.model_hash(self.state),
             "data": {"clients": len(self.clients), "names": list(self.clients), "sha256": digests},
-            "training": asdict(self._training),
+            # Clients with their own code choose their epochs and batches themselves.
+            "training": {"decay": self._training.decay} if own_code else asdict(self._training),
             "participation": asdict(self._participation),
             "task": described(self._task),
             **({"frozen": record.digest(frozen)} if frozen else {}),
             **({"history": record.digest(history)} if history else {}),
-            **({"clients": "with their own code"} if isinstance(self._federation, Selective) else {}),
+            **({"clients": "with their own code"} if own_code else {}),
             **plan,
         }
 

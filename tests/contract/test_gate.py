@@ -237,7 +237,9 @@ def test_where_only_a_stranger_answers_the_reason_is_that_of_the_clients():
 
     outcome = unlearn(phases("fedosd", SHORT), request(), Deserted())
     assert outcome.status is Status.MISSING_REPLY
-    assert outcome.reason == "nobody answered in round 1 of unlearning (did not answer): resume later"
+    assert outcome.reason == (
+        "nobody answered in round 1 of unlearning (site-1 did not answer): bring it back and resume"
+    )
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ def test_nodes_that_nobody_can_name_are_not_recorded_in_silence(tmp_path, monkey
     monkeypatch.setattr("fedunlearn.engines.flower.recording.INTRODUCTION", 0.2)
     strategy = flower.Recording(FedAvg(fraction_evaluate=0.0), network(NAME), tmp_path / "history")
     with (
-        pytest.warns(UserWarning, match="No query function registered"),
+        pytest.warns(UserWarning, match="sent no name: register its SuperNode with --name"),
         pytest.raises(FedUnlearnError, match="5 of the sampled nodes have no name"),
     ):
         starting(strategy, existing(NAME), names=())

@@ -78,6 +78,8 @@ def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Message
     def fault(message: Message, reply: Message) -> Message:
         record = reply.content.array_records["tensors 0"]
         held = {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
+        if "displacement" not in held:  # the node was measuring
+            return reply
         held["displacement"] = change(held["displacement"])
         reply.content["tensors 0"] = ArrayRecord(held)
         return reply
@@ -326,19 +328,88 @@ def test_a_server_that_is_stopped_after_any_round_ends_in_the_same_bits(stop, ex
 
 @pytest.mark.parametrize("target", ["site-9", "site_1"])
 def test_an_unknown_or_offline_target_is_refused_before_anybody_is_asked(target, tmp_path):
+    """And no other client is suggested: this one may just be away."""
     nodes = grid(served(NAME))
     federation = flower.connect(nodes, network(NAME), clients=5, patience=QUICK)
     asked = len(nodes.pushed)
-    with pytest.raises(FedUnlearnError, match=f"nobody is present under the name '{target}'; did you mean"):
+    said = (
+        rf"'{target}' is not present \(present: site-0, .*site-4\): start its SuperNode, or, if it has left"
+    )
+    with pytest.raises(FedUnlearnError, match=said) as caught:
         forget(federation, network(NAME), [target], tmp_path)
+    assert "did you mean" not in str(caught.value)
     assert len(nodes.pushed) == asked
+
+
+@pytest.mark.parametrize("how", ["retrain", "not", "finetune", "rapid"])
+def test_a_target_that_has_left_for_good_can_be_forgotten_by_methods_that_do_not_ask_it(how, tmp_path):
+    options = {"method": how, "schedule": SCHEDULE}
+    model = network(NAME)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not present
+        nodes = grid(served(NAME))
+        nodes.gone.add(lost(nodes, "site-1"))
+        federation = flower.connect(nodes, model, clients=4, patience=QUICK)
+        forget(federation, model, ["site-1"], tmp_path / "gone", gone=True, **options)
+        there = network(NAME)
+        everybody = flower.connect(grid(served(NAME)), there, clients=5, patience=QUICK)
+        forget(everybody, there, ["site-1"], tmp_path / "there", **options)
+    assert module_hash(model) == module_hash(there)
+
+
+@pytest.mark.parametrize("how", ["fedosd", "puf", "mode"])
+def test_methods_that_need_the_target_are_refused_where_it_has_left(how, tmp_path):
+    nodes = grid(served(NAME))
+    nodes.gone.add(lost(nodes, "site-1"))
+    federation = flower.connect(nodes, network(NAME), clients=4, patience=QUICK)
+    asked = len(nodes.pushed)
+    with pytest.raises(FedUnlearnError, match=f"{how} asks the targets to help, and they are gone"):
+        forget(federation, network(NAME), ["site-1"], tmp_path, method=how, gone=True)
+    assert len(nodes.pushed) == asked
+
+
+def test_clients_that_never_answered_are_named_at_the_end_and_in_the_log(tmp_path, caplog):
+    federation = flower.connect(grid(Faulty(changed(not_a_number))), network(NAME), clients=5, patience=QUICK)
+    with (
+        caplog.at_level("INFO", logger="fedunlearn"),
+        pytest.warns(UserWarning, match="these clients never answered, so no step protects them: site-2"),
+    ):
+        forget(federation, network(NAME), ["site-1"], tmp_path, schedule=SCHEDULE)
+    assert any("site-2 sent a displacement that is not finite" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("<class 'ValueError'>:<'division by zero'>", "failed with ValueError: division by zero"),
+        ("<class 'torch.X.OddError'>:<'two\n\tlines'>", "failed with OddError: two lines"),
+        (
+            "<class 'flwr.ClientAppException'>:<'\nException. Message: Traceback (most recent call last):\n"
+            '  File "a.py", line 3\n    f()\nRuntimeError: Error(s) for Net:\n\tMissing key(s)\'>',
+            "failed with RuntimeError: Error(s) for Net: Missing key(s)",
+        ),
+        ("", "failed with no reason given"),
+    ],
+)
+def test_what_flower_reports_of_an_exception_becomes_one_line(reason, said):
+    def raising(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "train.job" and number_of(context) == 2:
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        return healthy(message, context)
+
+    healthy = served(NAME)
+    federation = flower.connect(grid(raising), network(NAME), clients=5, patience=QUICK)
+    with pytest.warns(UserWarning, match="site-2 failed with"):
+        assert federation.exchange(jobs()).missing["site-2"].detail == said
 
 
 def test_a_method_whose_history_was_not_recorded_is_refused_before_round_one(tmp_path):
     nodes = grid(served(NAME))
     federation = flower.connect(nodes, network(NAME), clients=5, patience=QUICK)
     asked = len(nodes.pushed)
-    with pytest.raises(FedUnlearnError, match="CalibratedReplay needs norms"):
+    with pytest.raises(
+        FedUnlearnError, match=r"federaser: CalibratedReplay needs norms.* on Flower with flower.Recording"
+    ):
         forget(federation, network(NAME), ["site-1"], tmp_path, method="federaser")
     assert len(nodes.pushed) == asked
 

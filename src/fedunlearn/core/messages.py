@@ -209,7 +209,7 @@ class Replies(Mapping[ClientId, Reply]):
             if client not in self:
                 raise MissingReply(
                     f"{client} failed to answer{self._why(client)}, and this method cannot unlearn "
-                    "without it: bring it back and resume"
+                    f"without it: {self.remedy(client)} and resume"
                 )
         return self.of(wanted)
 
@@ -218,9 +218,16 @@ class Replies(Mapping[ClientId, Reply]):
         wanted = list(clients)
         found = self.of(wanted)
         if not found:
-            why = next((self._why(client) for client in wanted if client in self.missing), "")
-            raise MissingReply(f"every retained client failed to answer{why}: bring them back and resume")
+            first = next((client for client in wanted if client in self.missing), "")
+            raise MissingReply(
+                f"every retained client failed to answer{self._why(first)}: {self.remedy(first)} and resume"
+            )
         return found
+
+    def remedy(self, client: ClientId) -> str:
+        """What to do about a client without a reply, by the reason: bring it back, or fix what it did."""
+        away = client not in self.missing or not self.missing[client].reason.repeatable
+        return "bring it back" if away else "fix that"
 
     def _why(self, client: ClientId) -> str:
         return f" ({self.missing[client].detail})" if client in self.missing else ""

@@ -17,7 +17,7 @@ REMEDIES = {
     "shapes": "give the request the shapes of the model's parameters: fedunlearn.shapes(model)",
     "labels": "use a task that predicts one label out of several, such as Classification",
     "cluster": "pre-train in clusters",
-    **{kind: f'pre-train with history = ["{kind}"]' for kind in KINDS},
+    **{kind: f'pre-train with history = ["{kind}"], on Flower with flower.Recording' for kind in KINDS},
 }
 
 

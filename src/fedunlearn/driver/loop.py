@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
 
 RATES = torch.finfo(torch.float32)
+LOG = logging.getLogger("fedunlearn")
 
 
 def unlearn(
@@ -347,6 +349,8 @@ class _Run:
             if not again:
                 break
             replies = replies.with_later(admit(again, self.federation.exchange(again, terms), buffers))
+        for client, failure in replies.missing.items():
+            LOG.info("%s %s and counts as missing", client, failure.detail)
         return replies
 
     def _require_answers(
@@ -355,8 +359,9 @@ class _Run:
         jobs, replies = done.jobs, done.replies
         where = f"round {before.round + 1} of {phase.stage}"
         if jobs and not replies:
-            why = next(replies.missing[client].detail for client in jobs)
-            raise MissingReply(f"nobody answered in {where} ({why}): resume later")
+            first = next(iter(jobs))
+            why, then = replies.missing[first].detail, replies.remedy(first)
+            raise MissingReply(f"nobody answered in {where} ({first} {why}): {then} and resume")
         asked = set(learners).intersection(jobs)
         answered = sum(client in replies for client in asked)
         least = min(self.participation.minimum, len(asked))

@@ -19,7 +19,8 @@ def log_rounds() -> Listener:
         nonlocal began, heard, measured, when
         phase, state, row = event.phases[event.progress.phase], event.progress.state, event.metrics
         place = f"{phase.stage} {state.round}/{phase.rounds}"
-        keys = [key for key in (forgetting_key(row), utility_key(row)) if key]
+        forgotten = forgetting_key(row) or ("target_acc" if "target_acc" in row else None)
+        keys = [key for key in (forgotten, utility_key(row)) if key]
         if keys:
             measured = ", ".join(f"{metric(key).title} {metric(key).text(float(row[key]))}" for key in keys)
             when = "before" if row["stage"] == "start" else place
@@ -30,7 +31,7 @@ def log_rounds() -> Listener:
         heard += 1
         pace = (time.monotonic() - began) / heard
         left = phase.rounds - state.round + sum(p.rounds for p in event.phases[event.progress.phase + 1 :])
-        lost = f"; {row['missing']} clients missing" if row.get("missing") else ""
+        lost = f"; missing: {row['missing']}" if row.get("missing") else ""
         scores = f"{measured} ({when}); " if measured else ""
         log.info("%s: %s%.1f s a round, %.0f s left%s", place, scores, pace, left * pace, lost)
 

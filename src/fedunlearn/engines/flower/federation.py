@@ -32,7 +32,7 @@ from ...core.hashes import fingerprint, module_hash
 from ...tasks import Classification
 from ..sequential import sorted_out
 from .dialects import Dialect, Jobs, Weights
-from .mail import Mail, last_line, lost
+from .mail import Mail, lost, said
 from .nodes import Node, Nodes
 from .wire import Unreadable
 
@@ -278,5 +278,5 @@ def _absent(clients: int | Sequence[ClientId], online: Mapping[str, Node]) -> st
 
 def _failure(reply: Message) -> Failure:
     if reply.error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):
-        return Failure(Reason.LATE, f"did not answer in time ({last_line(reply.error)})")
-    return Failure(Reason.FAILED, f"failed with {last_line(reply.error)}")
+        return Failure(Reason.LATE, f"did not answer in time ({said(reply.error)})")
+    return Failure(Reason.FAILED, f"failed with {said(reply.error)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -64,6 +65,18 @@ def lost(reply: Message) -> bool:
     return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
-def last_line(error: Error) -> str:
-    """What an error says: of a traceback, its last line."""
-    return ((error.reason or "").strip().splitlines() or ["no reason given"])[-1]
+REPORTED = re.compile(r"(?s)<class '(?:\w+\.)*(\w+)'>:<'(.*)'>")
+"""How Flower reports an exception of a ClientApp."""
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*: ")
+
+
+def said(error: Error) -> str:
+    """What an error says in one line; of a traceback, the exception at its end."""
+    reason = (error.reason or "no reason given").strip()
+    if found := REPORTED.fullmatch(reason):
+        reason = ": ".join(found.groups())
+    if "Traceback (most recent call last)" in reason:
+        lines = reason.splitlines()
+        last = max((n for n, line in enumerate(lines) if EXCEPTION.match(line)), default=0)
+        reason = "\n".join(lines[last:])
+    return " ".join(reason.split())

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from ...authority import key_id
 from ...core import FedUnlearnError
-from .mail import Mail, last_line, lost
+from .mail import Mail, lost, said
 from .wire import HELLO, Unreadable, text
 
 ATTEMPTS = 5
@@ -127,7 +127,12 @@ class Nodes:
                 continue  # it is asked again when it is back
             try:
                 if reply.has_error():
-                    raise Unreadable(f"an error ({last_line(reply.error)})")
+                    if "No query function registered" in (reply.error.reason or ""):
+                        raise Unreadable(
+                            "no name: register its SuperNode with --name, or call flower.introduce or "
+                            "flower.serve in the ClientApp; an error"
+                        )
+                    raise Unreadable(f"an error ({said(reply.error)})")
                 self._told[key] = About.read(text(reply.content, "hello"))
                 self.problems.pop(key, None)
             except Unreadable as problem:
