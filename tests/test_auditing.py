@@ -162,6 +162,35 @@ def test_clients_that_do_not_answer_are_named():
         audit(Missing(TARGET), retrained(3))
 
 
+class Sparing(fu.Sequential):
+    """Leaves out what the verdict rests on, or sends what cannot be."""
+
+    def __init__(self, numbers: torch.Tensor | None) -> None:
+        super().__init__(network(), world())
+        self._numbers = numbers
+
+    def exchange(self, jobs, *terms):
+        replies = super().exchange(jobs, *terms)
+        arrays = {name: array for name, array in replies[TARGET].arrays.items() if name != "model"}
+        if self._numbers is not None:
+            arrays["model"] = self._numbers
+        return fu.Replies({**replies, TARGET: replace(replies[TARGET], arrays=arrays)})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        (None, "target 'site-1' was not audited, it sent no array 'model'"),
+        (torch.zeros(3), "it sent a array 'model' of shape \\(3,\\) instead of \\(8,\\)"),
+        (torch.full((8,), torch.nan), "it sent a array 'model' that is not finite"),
+        (torch.full((8,), 7.0), "target 'site-1' sent AUCs that are not between 0 and 1"),
+    ],
+)
+def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
+    with pytest.raises(fu.FedUnlearnError, match=sentence):
+        audit(Sparing(numbers), retrained(3))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -161,10 +161,13 @@ def audit(
     with one_thread():
         replies = admit(sent, federation.exchange(sent), {})
     for target in named:
-        if target not in replies:
-            raise FedUnlearnError(
-                f"target {target!r} was not audited, it {replies.missing[target].detail}: try again"
-            )
+        lacking = sorted(
+            jobs[True].expects.keys() - getattr(replies.get(target), "arrays", {}).keys() - {"hardest"}
+        )
+        if lacking:
+            failure = replies.missing.get(target)
+            why = f"sent no array {lacking[0]!r}" if failure is None else failure.detail
+            raise FedUnlearnError(f"target {target!r} was not audited, it {why}: try again")
     return Evidence(
         {target: _target(target, replies[target], margin, minimum) for target in named},
         _influences(replies, models),

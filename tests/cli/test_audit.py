@@ -43,6 +43,10 @@ RUNS = {
     "other-data": [*RETRAIN, "data.audit=0.3", "pretraining.rounds=1"],
     "backdoor": ["backdoor.enabled=true"],
     "backdoor-retrain": [*RETRAIN, "backdoor.enabled=true"],
+    "sample": ["request.level=sample", "request.share=0.5"],
+    "sample-retrain": [*RETRAIN, "request.level=sample", "request.share=0.5"],
+    "class": ["request.level=class", "request.label=2"],
+    "class-retrain": [*RETRAIN, "request.level=class", "request.label=2"],
     "backdoor-no-pool": ["backdoor.enabled=true", "data.audit=0", "pretraining.rounds=1"],
 }
 
@@ -106,6 +110,15 @@ def test_a_backdoor_is_shown_with_its_interval(finished):
     (target,) = found.targets.values()
     assert target.asr.keys() == {"model", "retrained", "original"}
     assert target.finding.n_unseen > 30
+
+
+@pytest.mark.parametrize(("level", "targets", "examples"), [("sample", 1, 38), ("class", 3, None)])
+def test_samples_and_classes_are_audited_too(finished, level, targets, examples):
+    found = audit_run(finished / level, finished / f"{level}-retrain", workers=1)
+    assert len(found.targets) == targets
+    assert all("#" in target for target in found.targets)
+    assert examples in (None, *(each.finding.n_forgotten for each in found.targets.values()))
+    assert len(found.influence["accuracy"]) == 3 + targets
 
 
 def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finished, tmp_path):

@@ -202,7 +202,7 @@ class Learner:
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
         """Measures every model of the job; a target also compares them on its forgotten examples."""
         measured = {name: held for name, held in data.evaluations.items() if name not in ("seen", "forget")}
-        compared = audit.compared_sets(client, data) if job.config["compare"] else None
+        compared = audit.compared_sets(client, data) if job.config.get("compare") else None
         statistics: dict[str, Mapping[str, Mean]] = {}
         losses: dict[str, Scores] = {}
         for name, (params, buffers) in audit.models_of(job).items():
