@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .auditing import Evidence, audit
     from .authority import ErasureRequest, key_id, request_erasure
     from .client.data import ClientData, Examples
     from .core import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
+    "auditing": ("Evidence", "audit"),
     "authority": ("ErasureRequest", "key_id", "request_erasure"),
     "client.data": ("ClientData", "Examples"),
     "core": (
@@ -96,6 +98,7 @@ __all__ = [
     "Conflicts",
     "ErasureRequest",
     "Event",
+    "Evidence",
     "Examples",
     "FedUnlearnError",
     "Federation",
@@ -127,6 +130,7 @@ __all__ = [
     "Task",
     "Terms",
     "Vector",
+    "audit",
     "flatten",
     "forget",
     "key_id",

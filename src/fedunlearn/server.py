@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import record
+from .auditing import Evidence, Model, audit
 from .client import data as holdings
 from .client.data import ClientData, Data, Examples
 from .core import (
@@ -240,6 +241,8 @@ class Server:
         """The models before each request, which post-training must not return to."""
         self.forgotten: tuple[ClientId, ...] = ()
         """The clients that were forgotten, in the order of their requests."""
+        self._last: tuple[tuple[ClientId, ...], State] | None = None
+        """The targets of the last request, and the model before it."""
 
     @property
     def model(self) -> nn.Module:
@@ -309,7 +312,7 @@ class Server:
         schedule starts a new one.
         """
         named = (targets,) if isinstance(targets, str) else tuple(targets)
-        before = self.state.params
+        before = self.state
         self._gone = named if gone else ()
         try:
             check_options(f"method {method!r}", methods[method], options)
@@ -325,8 +328,9 @@ class Server:
         finally:
             self._gone = ()
         if not outcome.status.failed:
-            self.anchors = (*self.anchors, before)
+            self.anchors = (*self.anchors, before.params)
             self.forgotten = (*self.forgotten, *named)
+            self._last = named, before
             self.history = self.history.without(named)
             self._erase_rows(named)
             self._move_to(outcome)
@@ -357,6 +361,33 @@ class Server:
             row: self._try(named, method, f"{folder}/{_slug(row)}", schedule, options, "", (), evaluate_every)
             for row, (method, options) in wanted.items()
         }
+
+    def audit(
+        self, retrained: Model | None = None, *, again: Model | None = None, references: Sequence[Model] = ()
+    ) -> Evidence:
+        """Asks the clients whether the last request was answered as well as by retraining.
+
+        ``compare`` makes the retrained model before the request, with method ``retrain`` and ``rounds`` as
+        long as training; with ``number=2`` it makes a second one, ``again``. The targets of the request must
+        still be there. See ``fedunlearn.audit``.
+        """
+        if self._last is None:
+            raise FedUnlearnError(
+                "nothing has been forgotten yet, so there is nothing to audit: forget first"
+            )
+        targets, before = self._last
+        asked = (*self.clients, *targets)
+        with self._engine(asked) as federation:
+            return audit(
+                federation,
+                self.state,
+                targets=targets,
+                retrained=retrained,
+                original=before,
+                again=again,
+                references=references,
+                clients=asked,
+            )
 
     def _phases(
         self,

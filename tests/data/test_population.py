@@ -329,3 +329,66 @@ def test_a_population_is_frozen(toy):
     assert isinstance(people, Population)
     with pytest.raises(AttributeError):
         people.targets = ()
+
+
+class TestAuditPool:
+    """Examples that nobody trains on, with the distribution of what a client trained on."""
+
+    def test_it_is_taken_before_the_split_and_nobody_else_holds_it(self, toy):
+        people = populate(toy, **settings(backdoor=False, audit=0.3))
+        held = people.pretraining["client-4"]
+        sizes = [len(part.y) for part in (held.train, held.evaluations["test"], held.evaluations["audit"])]
+        assert sizes == [42, 7, 21]
+        everything = [
+            number
+            for held in people.pretraining.values()
+            for part in (held.train, held.evaluations["test"], held.evaluations["audit"])
+            for number in who(part)
+        ]
+        assert sorted(everything) == list(range(700))
+
+    def test_without_it_everything_is_as_before(self, toy):
+        plain, none = populate(toy, **settings()), populate(toy, **settings(audit=0.0))
+        assert all(
+            same_client(plain.unlearning[client], none.unlearning[client]) for client in plain.unlearning
+        )
+        assert all("audit" not in held.evaluations for held in none.unlearning.values())
+
+    def test_unseen_examples_of_a_target_are_poisoned_as_in_pretraining(self, toy):
+        clean, people = (populate(toy, **settings(backdoor=b, audit=0.3)) for b in (False, True))
+        (target,) = people.targets
+        before, after = (
+            clean.unlearning[target].evaluations["audit"],
+            people.auditing[target].evaluations["audit"],
+        )
+        flipped = before.y != after.y
+        assert [int(batch.sum()) for batch in flipped.split(20)] == [16, 0]  # 20 examples, and a rest of one
+        assert same(people.auditing[target].train, people.pretraining[target].train)
+        others = people.unlearning.keys() - {target}
+        assert all(people.auditing[client] is people.unlearning[client] for client in others)
+        assert all(
+            same(people.auditing[client].evaluations["audit"], clean.unlearning[client].evaluations["audit"])
+            for client in others
+        )
+
+    @pytest.mark.parametrize("backdoor", [False, True])
+    def test_forgotten_samples_have_unseen_ones_of_their_kind(self, toy, backdoor):
+        people = populate(toy, **settings(level="sample", share=0.2, backdoor=backdoor, audit=0.3))
+        (target,) = people.targets
+        client = target.partition("#")[0]
+        theirs, rest = (people.auditing[name].evaluations["audit"] for name in (target, client))
+        assert len(theirs.y) == len(rest.y) == 21
+        assert same(theirs, rest) is not backdoor
+        assert torch.equal(theirs.y, (rest.y + 5 * backdoor) % 10)
+
+    def test_a_forgotten_class_has_unseen_examples_of_the_class(self, toy):
+        people = populate(toy, **settings(level="class", label=2, backdoor=False, audit=0.3))
+        for client, held in people.auditing.items():
+            wanted = client in people.targets
+            assert all((held.evaluations["audit"].y == 2).tolist()) if wanted else True
+            assert wanted or not (held.evaluations["audit"].y == 2).any()
+
+    @pytest.mark.parametrize("share", [-0.1, 0.6])
+    def test_other_shares_are_refused(self, toy, share):
+        with pytest.raises(FedUnlearnError, match=r"audit must be in \[0, 0.5\]"):
+            populate(toy, **settings(audit=share))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..core import Batch, ClientId, FedUnlearnError, did_you_mean
 
-SETS = ("test", "seen", "backdoor", "forget")
+SETS = ("test", "seen", "backdoor", "forget", "audit")
 """The evaluation sets that measures know."""
 
 
@@ -36,7 +36,8 @@ class ClientData:
     """What one client holds: the examples it trains on, and the named sets it is measured on.
 
     The sets are ``test`` (never trained on), ``seen`` (trained on), ``backdoor`` (triggered, with flipped
-    labels) and ``forget`` (what the request asks to forget).
+    labels), ``forget`` (what the request asks to forget) and ``audit`` (never trained on, distributed like
+    the training data; only an audit looks at it, so that nothing is tuned on it).
     """
 
     train: Data

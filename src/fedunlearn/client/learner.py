@@ -28,6 +28,8 @@ from ..core import (
     vectors,
 )
 from ..core.task import valid_score
+from ..evidence import Scores
+from . import audit
 from . import data as holdings
 from .data import ClientData, Data, Examples
 from .perceptron import fused
@@ -83,7 +85,11 @@ class Learner:
             return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
         if job.work == "measure":
-            return Reply(None, examples, self._measure(data.evaluations))
+            # Nobody looks at the audit set before the audit: a choice that rests on it would spoil it.
+            sets = {name: held for name, held in data.evaluations.items() if name != "audit"}
+            return Reply(None, examples, self._measure(sets))
+        if job.work == "audit":
+            return self._audit(client, data, job)
         compute = registry.work[job.work]
         with self._seeded(terms.seed_of(client), data.train):
             arrays = compute(self.task, self._module.eval(), self._batches(data.train, terms.batch_size))
@@ -192,6 +198,34 @@ class Learner:
                         sums[score] = sums[score] + mean if score in sums else mean
                 found[name] = {score: mean for score, mean in sums.items() if mean.count}
         return found
+
+    def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
+        """Measures every model of the job; a target also compares them on its forgotten examples."""
+        measured = {name: held for name, held in data.evaluations.items() if name not in ("seen", "forget")}
+        compared = audit.compared_sets(client, data) if job.config.get("compare") else None
+        statistics: dict[str, Mapping[str, Mean]] = {}
+        losses: dict[str, Scores] = {}
+        for name, (params, buffers) in audit.models_of(job).items():
+            self._load(params, buffers)
+            statistics |= {f"{name} {held}": means for held, means in self._measure(measured).items()}
+            if compared is not None:
+                losses[name] = Scores(*map(self._losses, compared))
+        arrays = audit.comparisons(losses) if compared is not None else {}
+        return Reply(None, holdings.size(data.train), statistics, arrays)
+
+    def _losses(self, data: Data) -> list[float]:
+        """One loss for each example, in the same order for every model."""
+        self._module.eval()
+        found: list[Tensor] = []
+        with torch.inference_mode(), self._seeded(0, data), self._arithmetic():
+            for batch in self._batches(data, EVALUATION_BATCH):
+                losses = self.task.losses(self._module, batch)
+                if len(losses) == _length(batch):
+                    found.append(losses.flatten(1).mean(1) if losses.ndim > 1 else losses)
+                else:  # Tokens of one text are not independent: a text counts once.
+                    each = (self.task.losses(self._module, one) for one in holdings.batches(batch, 1))
+                    found.append(torch.stack([text.mean() for text in each if text.numel()]))
+        return [float(loss) for loss in torch.cat(found).double().cpu()]
 
     def check(self, clients: Mapping[ClientId, ClientData]) -> None:
         """Tries the model and the task on the first examples of every set of every client."""

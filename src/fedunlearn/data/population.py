@@ -37,6 +37,12 @@ class Population:
     public: ClientData | None = None
     """Examples that no client holds, for methods that use distillation."""
 
+    @property
+    def auditing(self) -> dict[ClientId, ClientData]:
+        """The clients during an audit: the targets hold their data as ω⁰ was trained on it."""
+        trained = {client: self.pretraining[client] for client in self.targets if client in self.pretraining}
+        return {**self.unlearning, **trained}
+
 
 PUBLIC = "public"
 """The federation member that holds the public data."""
@@ -69,6 +75,7 @@ def populate(
     pretrain_share: float = 0.8,
     unlearn_share: float = 1.0,
     value: float = VALUE,
+    audit: float = 0.0,
     options: Mapping[str, Any] | None = None,
 ) -> Population:
     """Distribute a dataset among clients and prepare the data to forget.
@@ -77,6 +84,9 @@ def populate(
     ``class`` one ``label`` at all clients that hold it (which become the targets). The backdoor marks the
     data to forget. At client level it covers ``pretrain_share`` of each batch of a target in pre-training and
     ``unlearn_share`` in the request.
+
+    ``audit`` is the share of each client's examples that nobody trains on, its evaluation set ``audit``. It
+    has the distribution of what the client trained on in pre-training, including the backdoor.
     """
     if level not in LEVELS:
         raise FedUnlearnError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}")
@@ -86,7 +96,9 @@ def populate(
             raise FedUnlearnError(f"{what} must be in (0, 1], not {number}")
     if batch_size < 1:
         raise FedUnlearnError(f"batch_size must be at least 1, not {batch_size}")
-    holdings = _holdings(dataset, partition, clients, seed, options)
+    if not 0 <= audit <= 0.5:
+        raise FedUnlearnError(f"audit must be in [0, 0.5], not {audit}")
+    holdings = _holdings(dataset, partition, clients, seed, options, audit)
     _check_batch_size(holdings, batch_size)
 
     if level == "class":
@@ -117,9 +129,16 @@ def _with_seen(population: Population) -> Population:
 
 
 def _holdings(
-    dataset: Dataset, partition: str, clients: int, seed: int, options: Mapping[str, Any] | None
+    dataset: Dataset,
+    partition: str,
+    clients: int,
+    seed: int,
+    options: Mapping[str, Any] | None,
+    audit: float,
 ) -> dict[ClientId, ClientData]:
     """Create clean clients: join the official train and test parts, distribute them, split each pool again.
+
+    The audit set is taken from each pool before it is split.
 
     Deviation: the steps are those of the authors' code, but not the random numbers. Theirs come from global
     generators, and the split of the first run is cached on disk for all seeds.
@@ -132,8 +151,9 @@ def _holdings(
     holdings = {}
     for number, pool in enumerate(shared):
         shuffled = pool[torch.randperm(len(pool), generator=generator("split", seed, number))]
+        used = len(pool) - int(audit * len(pool) + 1e-9)
         # Deviation: integer arithmetic; the authors' int(train_prob * n) may lose an example to rounding.
-        cut = len(pool) * train // (train + test)
+        cut = used * train // (train + test)
         client = f"client-{owner[number]:0{width}}"
         if cut == 0:
             raise FedUnlearnError(
@@ -141,7 +161,8 @@ def _holdings(
                 "use fewer clients or a larger fraction of the data"
             )
         holdings[client] = ClientData(
-            _gather(dataset, shuffled[:cut]), _sets(test=_gather(dataset, shuffled[cut:]))
+            _gather(dataset, shuffled[:cut]),
+            _sets(test=_gather(dataset, shuffled[cut:used]), audit=_gather(dataset, shuffled[used:])),
         )
     return {client: holdings[client] for client in sorted(holdings)}
 
@@ -222,7 +243,10 @@ def _forget_clients(
             )
         # Deviation: in the authors' pre-training this set also contains the clean examples of each batch.
         # Here both stages measure the same triggered images.
-        evaluations = {**held.evaluations, "backdoor": after if marked.all() else after.take(marked)}
+        evaluations = {
+            **_poisoned_audit(held, mark, classes, pretrain_share, batch_size),
+            "backdoor": after if marked.all() else after.take(marked),
+        }
         pretraining[client] = ClientData(before, evaluations)
         unlearning[client] = ClientData(after, evaluations)
     return Population(pretraining, unlearning, targets)
@@ -246,7 +270,9 @@ def _forget_samples(
         forget, rest = held.train.take(chosen), held.train.take(~chosen)
         if mark is not None:
             forget = poison(forget, mark, classes, share=1.0, batch_size=count)
-        measured = {**held.evaluations, ("forget" if mark is None else "backdoor"): forget}
+        measured: Mapping[str, Examples] = {**held.evaluations, "forget": forget}
+        if mark is not None:
+            measured = {**_poisoned_audit(held, mark, classes), "backdoor": forget}
         train = held.train if mark is None else _put(held.train, chosen, forget)
         pretraining[client] = ClientData(train, measured)
         _split(unlearning, client, rest, held.evaluations, "forget", ClientData(forget, measured))
@@ -270,19 +296,37 @@ def _forget_class(
         )
     pretraining, unlearning = dict(holdings), dict(holdings)
     for client, held in holdings.items():
-        trained, test = held.train.y == label, held.evaluations["test"]
-        tested = test.y == label
+        trained = held.train.y == label
+        of_label, others = _divided(held.evaluations, label)
         if not trained.any():
-            if tested.any():
-                unlearning[client] = ClientData(held.train, _sets(test=test.take(~tested)))
+            if of_label:
+                unlearning[client] = ClientData(held.train, others)
             continue
         forget, rest = held.train.take(trained), held.train.take(~trained)
         pretraining[client] = ClientData(held.train, {**held.evaluations, "forget": forget})
-        virtual = ClientData(forget, _sets(test=test.take(tested), forget=forget))
-        _split(unlearning, client, rest, _sets(test=test.take(~tested)), f"class-{label}", virtual)
+        virtual = ClientData(forget, {**of_label, "forget": forget})
+        _split(unlearning, client, rest, others, f"class-{label}", virtual)
     if unlearning.keys() == holdings.keys():
         raise FedUnlearnError(f"no client trains on label {label}: choose a label that is in the data")
     return _with_retained(pretraining, unlearning, f"all clients hold only label {label}")
+
+
+def _poisoned_audit(
+    held: ClientData, mark: Trigger, classes: int, share: float = 1.0, batch_size: int | None = None
+) -> dict[str, Examples]:
+    """The evaluation sets of a client, the unseen examples poisoned like those that it trains on."""
+    sets = dict(held.evaluations)
+    if "audit" in sets:
+        sets["audit"] = poison(sets["audit"], mark, classes, share, batch_size or len(sets["audit"].y))
+    return sets
+
+
+def _divided(sets: Mapping[str, Examples], label: int) -> tuple[dict[str, Examples], dict[str, Examples]]:
+    """The examples of one label in each set, and the others."""
+    return (
+        _sets(**{name: examples.take(examples.y == label) for name, examples in sets.items()}),
+        _sets(**{name: examples.take(examples.y != label) for name, examples in sets.items()}),
+    )
 
 
 def _put(examples: Examples, chosen: Tensor, replacement: Examples) -> Examples:

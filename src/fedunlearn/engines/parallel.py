@@ -126,7 +126,7 @@ class Parallel:
     def _effort(self, client: ClientId, job: Job) -> int:
         """How much a job has to read, so that the longest begin first."""
         held = self._data[client]
-        sets = held.evaluations.values() if job.work == "measure" else [held.train]
+        sets = held.evaluations.values() if job.work in ("measure", "audit") else [held.train]
         return sum(holdings.size(data) for data in sets)
 
     def _do(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Result]:

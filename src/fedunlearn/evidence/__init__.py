@@ -37,10 +37,14 @@ from .verdicts import (
     Verdict,
     calibrated,
     client_influence,
+    compare,
     decide,
+    hardest,
     judge,
     no_verdict,
     tail_alarm,
+    tail_finding,
+    unjudged,
 )
 
 __all__ = [
@@ -63,8 +67,10 @@ __all__ = [
     "canary_bound",
     "client_influence",
     "clopper_pearson",
+    "compare",
     "decide",
     "delong",
+    "hardest",
     "histogram",
     "jensen_shannon",
     "joint_histogram",
@@ -73,8 +79,10 @@ __all__ = [
     "paired_auc",
     "paired_binned_auc",
     "tail_alarm",
+    "tail_finding",
     "tost",
     "tpr_at_fpr",
     "tug_of_war",
+    "unjudged",
     "wilson",
 ]

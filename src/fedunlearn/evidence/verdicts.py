@@ -93,10 +93,10 @@ class Influence:
     value: float
     retrained: float
     difference: float
-    floor: float
-    """How far a second retraining is from the first."""
-    beyond: bool
-    """Whether the difference is larger than retrainings differ among themselves."""
+    floor: float | None
+    """How far a second retraining is from the first; None without one."""
+    beyond: bool | None
+    """Whether the difference is larger than retrainings differ among themselves; None: nobody knows."""
 
 
 def calibrated(losses: Scores, references: Sequence[Scores]) -> Scores:
@@ -148,10 +148,19 @@ def judge(
         if other in (model, original):
             which = "model" if model == other else "model before unlearning"
             raise FedUnlearnError(f"the {which} and the {name} have equal losses: give different models")
-    reference = calibrated(retrained, references)
-    ours = paired_auc(calibrated(model, references), reference)
-    before = None if original is None else paired_auc(calibrated(original, references), reference)
-    return decide(ours, before, margin=margin, minimum=minimum)
+    before = None if original is None else compare(original, retrained, references)
+    return decide(compare(model, retrained, references), before, margin=margin, minimum=minimum)
+
+
+def compare(model: Scores, retrained: Scores, references: Sequence[Scores] = ()) -> Paired:
+    """Compare the AUC of calibrated losses with that of retraining; without references, of plain losses.
+
+    >>> compare(Scores([0.1, 0.2], [0.3, 0.4]), Scores([0.1, 0.4], [0.2, 0.3])).difference.value
+    0.5
+    """
+    if references:
+        model, retrained = calibrated(model, references), calibrated(retrained, references)
+    return paired_auc(model, retrained)
 
 
 def decide(
@@ -193,12 +202,16 @@ def no_verdict(model: Scores) -> Finding:
     >>> print(no_verdict(Scores([0.1, 0.2], [0.1, 0.2])).sentence)
     No verdict possible without a retrained model: an AUC near 0.5 is also found where nothing was forgotten.
     """
-    found = delong(model)
+    return unjudged(delong(model), len(model.forgotten), len(model.unseen))
+
+
+def unjudged(auc: Estimate, n_forgotten: int, n_unseen: int) -> Finding:
+    """``no_verdict`` from the AUC alone, which a client can compute."""
     sentence = (
         "No verdict possible without a retrained model: an AUC near 0.5 is also found where nothing was "
         "forgotten."
     )
-    return Finding(None, sentence, found.value, _possible(found), len(model.forgotten), len(model.unseen))
+    return Finding(None, sentence, auc.value, _possible(auc), n_forgotten, n_unseen)
 
 
 def tail_alarm(
@@ -219,18 +232,36 @@ def tail_alarm(
     >>> tail_alarm(model, retrained=retrained, references=[reference]).verdict
     <Verdict.UNDER: 'under'>
     """
+    found = hardest(model, retrained, references, share=share)
+    if found is None:
+        raise FedUnlearnError("fewer than two examples of a set are that hard: take a larger share")
+    return tail_finding(found)
+
+
+def hardest(
+    model: Scores, retrained: Scores, references: Sequence[Scores] = (), *, share: float = 0.1
+) -> Paired | None:
+    """Return the comparison of ``tail_alarm``; None if fewer than two examples of a set are that hard.
+
+    >>> hardest(Scores([1.0], [1.0, 2.0]), Scores([1.0], [1.0, 2.0])) is None
+    True
+    """
     require(0 < share < 1, "share", share, "between 0 and 1")
     references = tuple(references) or (retrained,)
     hardness = _hardness(model, references)
     threshold = np.quantile(hardness.unseen, 1 - share)
     forgotten, unseen = hardness.forgotten > threshold, hardness.unseen > threshold
     if min(forgotten.sum(), unseen.sum()) < 2:
-        raise FedUnlearnError("fewer than two examples of a set are that hard: take a larger share")
+        return None
     ours, theirs = (calibrated(losses, references) for losses in (model, retrained))
-    found = paired_auc(
+    return paired_auc(
         Scores(ours.forgotten[forgotten], ours.unseen[unseen]),
         Scores(theirs.forgotten[forgotten], theirs.unseen[unseen]),
     )
+
+
+def tail_finding(found: Paired) -> Finding:
+    """Say what a comparison of the hardest examples shows: an alarm, or nothing."""
     verdict = _outcome(found, None)
     if verdict.alarm:
         return _finding(verdict, found, _sentence(verdict, found, None, None, 0), None, None)
@@ -243,7 +274,7 @@ def tail_alarm(
 def client_influence(
     model: Mapping[str, float],
     retrained: Mapping[str, float],
-    again: Mapping[str, float],
+    again: Mapping[str, float] | None,
     *,
     factor: float = 3.0,
 ) -> dict[str, Influence]:
@@ -253,17 +284,24 @@ def client_influence(
     two or, if larger, the root mean square over all clients. A difference beyond ``factor`` times the floor
     is more than chance: of ten clients with the same noise, fewer than one in a hundred is flagged wrongly.
     Give all clients at once: with a single one the floor is one number, and one in six is flagged wrongly.
+    Without ``again`` the differences have no floor, and nobody is flagged.
 
     >>> first, second = {"a": 0.80, "b": 0.70, "c": 0.75}, {"a": 0.81, "b": 0.69, "c": 0.75}
     >>> found = client_influence({"a": 0.80, "b": 0.50, "c": 0.76}, first, second)
     >>> [client for client, influence in found.items() if influence.beyond]
     ['b']
     """
-    if not model or not model.keys() == retrained.keys() == again.keys():
+    others = [retrained] if again is None else [retrained, again]
+    if not model or any(model.keys() != other.keys() for other in others):
         raise FedUnlearnError("the model and both retrainings must be measured on the same clients")
-    values = [*model.values(), *retrained.values(), *again.values()]
+    values = [value for measured in (model, *others) for value in measured.values()]
     require(all(map(math.isfinite, values)), "measures", values, "finite")
     require(factor > 0, "factor", factor, "positive")
+    if again is None:
+        return {
+            client: Influence(value, retrained[client], value - retrained[client], None, None)
+            for client, value in model.items()
+        }
     gaps = {client: abs(again[client] - retrained[client]) for client in model}
     common = math.sqrt(sum(gap * gap for gap in gaps.values()) / len(gaps))
     found = {}

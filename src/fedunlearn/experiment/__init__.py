@@ -1,6 +1,7 @@
 """An experiment: a TOML file that is checked, set up and carried out in a folder."""
 
 from ..running import finished
+from .audit import audit_run
 from .code import import_code
 from .pretraining import cache_directory, pretrained
 from .problems import first_problem
@@ -40,6 +41,7 @@ __all__ = [
     "Training",
     "UnlearningPlan",
     "add_code",
+    "audit_run",
     "cache_directory",
     "check",
     "finished",

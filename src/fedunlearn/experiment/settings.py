@@ -64,6 +64,8 @@ class Data(Table):
     """Share of the data set that is used."""
     public: Natural = 0
     """Number of public examples, held by no client, for methods that distil."""
+    audit: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """Share of each client's examples that nobody trains on, for `fedunlearn audit`; it needs 600 of them."""
     directory: Place | None = None
     """Folder of the data set, if it is not in `FEDUNLEARN_DATA`."""
     options: dict[str, Any] = {}

@@ -105,6 +105,7 @@ def prepare(experiment: Experiment) -> Setting:
         pretrain_share=backdoor.pretrain_share,
         unlearn_share=backdoor.unlearn_share,
         value=backdoor.value,
+        audit=experiment.data.audit,
         options=experiment.data.options,
     )
     channels, height, width = source.train.x.shape[1:]

@@ -1,0 +1,93 @@
+"""The command ``audit``: what clients find about the model of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import out, print_table, print_text
+from .options import Use, Workers
+
+if TYPE_CHECKING:
+    from ..auditing import Evidence, TargetEvidence
+    from ..evidence import Finding
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Run folder of a retraining with the same data.", show_default=False),
+    ] = None,
+    again: Annotated[
+        Path | None,
+        typer.Option(help="Run folder of a second retraining (options.number=2).", show_default=False),
+    ] = None,
+    workers: Workers = None,
+    use: Use = None,
+) -> None:
+    """Test whether a run has forgotten its targets as a retraining would have, no more and no less.
+
+    Writes evidence.json into the run folder. Without --against there is no verdict.
+    """
+    from ..core import FedUnlearnError
+    from ..experiment import audit_run
+
+    if again is not None and against is None:
+        raise FedUnlearnError("--again names a second retraining: name the first with --against")
+    found = audit_run(run, against, again=again, workers=workers)
+    out.print()
+    for target, evidence in found.targets.items():
+        out.print(f"target {target}", soft_wrap=True)
+        print_table(_target_table(evidence))
+    if found.influence:
+        out.print("unseen data of each client")
+        print_table(_influence_table(found))
+    for sentence in found.sentences:
+        print_text(sentence)
+    out.print(f"\nevidence  {run / 'evidence.json'}", soft_wrap=True)
+
+
+def _target_table(evidence: TargetEvidence) -> list[list[str]]:
+    header = ["", "AUC", "90 % interval", "to retraining", "95 % interval", "forgotten", "unseen", "verdict"]
+    judged = evidence.finding.verdict is not None
+    rows = {
+        "model": evidence.finding,
+        "ω⁰": evidence.original,
+        "model, hardest examples": evidence.tail,
+        "model, plain losses": evidence.losses if judged else None,
+    }
+    return [header, *([name, *_row(finding)] for name, finding in rows.items() if finding is not None)]
+
+
+def _row(finding: Finding) -> list[str]:
+    verdict = "none" if finding.verdict is None else finding.verdict.replace("_", " ").upper()
+    return [
+        f"{finding.auc:.3f}",
+        str(finding.interval),
+        "-" if finding.difference is None else f"{finding.difference:+.3f}",
+        "-" if finding.alarm_interval is None else str(finding.alarm_interval),
+        f"{finding.n_forgotten:,}",
+        f"{finding.n_unseen:,}",
+        verdict,
+    ]
+
+
+def _influence_table(evidence: Evidence) -> list[list[str]]:
+    header = [""]
+    for measure in evidence.influence:
+        header += [measure, "retrained", "difference", "noise floor"]
+    rows = []
+    for client in dict.fromkeys(c for found in evidence.influence.values() for c in found):
+        row = [f"{client} (target)" if client in evidence.targets else client]
+        for found in evidence.influence.values():
+            if (each := found.get(client)) is None:
+                row += ["-"] * 4
+                continue
+            floor = "-" if each.floor is None else f"{each.floor:.3f}"
+            mark = " !" if each.beyond else ""
+            row += [f"{each.value:.3f}", f"{each.retrained:.3f}", f"{each.difference:+.3f}{mark}", floor]
+        rows.append(row)
+    return [header, *rows]

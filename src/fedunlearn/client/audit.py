@@ -1,0 +1,131 @@
+"""The work ``audit``: a client compares models on its own data, and only sums and comparisons leave it.
+
+A job brings several models. For each of them a client reveals, for each of its sets, sums of losses and of
+scores with their counts. A target also reveals ``NUMBERS`` for each comparison: the AUCs that a verdict rests
+on, with standard errors, and the numbers of examples. The loss of an example never leaves the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Size, Tensor
+
+from ..core import Buffers, ClientId, FedUnlearnError, Job, State, Vector
+from ..evidence import Estimate, Paired, Scores, compare, delong, hardest
+from .data import ClientData, Data
+
+NUMBERS = (
+    "AUC of the model",
+    "its standard error",
+    "AUC of retraining",
+    "its standard error",
+    "difference of the AUCs",
+    "its standard error",
+    "forgotten examples",
+    "unseen examples",
+)
+"""What leaves a target for each comparison."""
+
+REFERENCE = "reference "
+BUFFER = " buffer "
+
+
+def audit_job(
+    model: State,
+    *,
+    retrained: State | None = None,
+    original: State | None = None,
+    again: State | None = None,
+    references: Sequence[State] = (),
+    compare: bool,
+) -> Job:
+    """A job to measure all these models; with ``compare`` also to test for membership, as targets do."""
+    named = {"retrained": retrained, "original": original, "again": again}
+    others = {name: state for name, state in named.items() if state is not None}
+    others |= {f"{REFERENCE}{number}": state for number, state in enumerate(references)}
+    arrays: dict[str, Tensor] = {}
+    for name, state in others.items():
+        arrays[name] = state.params
+        arrays |= {f"{name}{BUFFER}{buffer}": value for buffer, value in state.buffers.items()}
+    expects: dict[str, Size] = {}
+    if compare:
+        expects["losses"] = Size([len(NUMBERS)])
+        if retrained is not None:
+            expects |= dict.fromkeys(("model", "hardest"), Size([len(NUMBERS)]))
+        if retrained is not None and original is not None:
+            expects["original"] = Size([len(NUMBERS)])
+    return Job("audit", model.params, arrays, {"compare": compare}, model.buffers, expects)
+
+
+def models_of(job: Job) -> dict[str, tuple[Vector, Buffers]]:
+    """The models of a job by name, each with its own buffers; ``model`` is the one that is audited."""
+    found: dict[str, tuple[Vector, Buffers]] = {"model": (job.params, job.buffers or {})}
+    for name, array in job.arrays.items():
+        if BUFFER not in name:
+            mark = f"{name}{BUFFER}"
+            buffers = {
+                each.removeprefix(mark): value for each, value in job.arrays.items() if each.startswith(mark)
+            }
+            found[name] = array, buffers
+    return found
+
+
+def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
+    """What was trained on and is to be forgotten, and what nobody trained on.
+
+    Triggered examples need unseen ones with the trigger, which only a set ``audit`` can have.
+    """
+    sets = data.evaluations
+    unseen = sets.get("audit", None if "backdoor" in sets else sets.get("test"))
+    if unseen is None:
+        raise FedUnlearnError(
+            f"{client} holds no examples like the forgotten ones that nobody trained on, and an audit needs "
+            "them: give it a set 'audit' (in experiments, set data.audit)"
+        )
+    return sets.get("forget", data.train), unseen
+
+
+def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
+    """All that a target reveals of its losses under the models."""
+    model, retrained = losses["model"], losses.get("retrained")
+    sizes = len(model.forgotten), len(model.unseen)
+    if retrained is None:
+        alone = delong(model)
+        return {"losses": packed(Paired(alone, alone, Estimate(0.0, 0.0), *sizes))}
+    references = [scores for name, scores in losses.items() if name.startswith(REFERENCE)]
+    references = references or [retrained]
+    found = {
+        "losses": compare(model, retrained),
+        "model": compare(model, retrained, references),
+    }
+    if "original" in losses:
+        found["original"] = compare(losses["original"], retrained, references)
+    if (tail := hardest(model, retrained, references)) is not None:
+        found["hardest"] = tail
+    return {name: packed(pair) for name, pair in found.items()}
+
+
+def packed(pair: Paired) -> Tensor:
+    """A comparison as the numbers that travel."""
+    estimates = (pair.model, pair.reference, pair.difference)
+    numbers = [number for each in estimates for number in (each.value, each.error)]
+    return torch.tensor([*numbers, pair.n_forgotten, pair.n_unseen], dtype=torch.float64)
+
+
+def unpacked(numbers: Tensor) -> Paired:
+    """The comparison that a client sent; refused where it cannot be one."""
+    values = numbers.double().tolist()
+    model, reference, difference = (Estimate(*values[place : place + 2]) for place in (0, 2, 4))
+    forgotten, unseen = map(int, values[6:])
+    fine = (
+        all(0 <= each.value <= 1 for each in (model, reference))
+        and abs(difference.value) <= 1
+        and all(each.error >= 0 for each in (model, reference, difference))
+        and [forgotten, unseen] == values[6:]
+        and min(forgotten, unseen) >= 2
+    )
+    if not fine:
+        raise FedUnlearnError("sent AUCs that are not between 0 and 1, or counts that are not whole numbers")
+    return Paired(model, reference, difference, forgotten, unseen)
