@@ -244,7 +244,9 @@ def test_in_the_protocol_those_that_climb_a_loss_stop_and_no_others(scale):
         assert stopping == {"ewcsga", "fupga", "sfu", "fedosd-m1"}
 
 
-@pytest.mark.parametrize(("row", "rates"), [("finetune", 2), ("not", 0), ("retrain", 0), ("fedosd", 2)])
+@pytest.mark.parametrize(
+    ("row", "rates"), [("finetune", 2), ("not", 0), ("reset", 2), ("retrain", 0), ("fedosd", 2)]
+)
 def test_trials_are_for_those_whose_rate_matters(write, tmp_path, row, rates):
     text = BASE + f"[grid]\nrates = [0.1, 0.2]\n[methods.{row}]\n"
     comparison = read_comparison(write(text), ["unlearning.lr=0.01", "recovery.lr=0.02"], seeds=1)

@@ -43,7 +43,7 @@ ALL = range(1, 99)
 def test_the_methods_of_this_release_are_registered():
     assert {
         *("ascent", "ewcsga", "federaser", "fedkdu", "fedosd", "fedosd-joint", "fedquit", "fedrecovery"),
-        *("finetune", "fupga", "knot", "mode", "not", "puf", "rapid", "retrain", "sfu"),
+        *("finetune", "fupga", "knot", "mode", "not", "puf", "rapid", "reset", "retrain", "sfu"),
         *(f"fedosd-m{number}" for number in range(1, 7)),
     } <= set(METHODS)
 

@@ -413,7 +413,9 @@ def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():
     assert 0 <= derive("anything") < 2**63
 
 
-@pytest.mark.parametrize("name", ["ascent", "ewcsga", "fupga", "sfu", "not", "fedrecovery", "puf", "fedkdu"])
+@pytest.mark.parametrize(
+    "name", ["ascent", "ewcsga", "fupga", "sfu", "not", "reset", "fedrecovery", "puf", "fedkdu"]
+)
 def test_counting_conflicts_changes_neither_result_nor_cost(name):
     phases = method[name](Schedule(3, 0.05, 3, 0.05))
     plain, counted, silent = (

@@ -61,6 +61,7 @@ TRAININGS = {
     "rapid": (0, 360),
     "fedrecovery": (0, 351),
     "not": (0, 351),
+    "reset": (0, 351),
     "puf": (1, 351),
     "fedquit": (1, 351),
     "ascent": (20, 180),
@@ -110,6 +111,7 @@ def test_retrained_for_longer_it_costs_more():
         ("retrain", 0, 9 * MODEL, 9 * MODEL),
         ("fedrecovery", 0, 0, 0),
         ("not", 0, 0, 0),
+        ("reset", 0, 0, 0),
         ("puf", 0, MODEL, MODEL),
         ("ascent", 0, MODEL, MODEL),
         ("ewcsga", 0, MODEL + 3 * MODEL, 2 * MODEL),  # the Fisher diagonal comes up first

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from closed_form import CLIENTS, DIMENSION, Quadratics, drive, request
 
 from fedunlearn import Replies, Reply, Request, Schedule, State, method, unlearn
+from fedunlearn.core import ClientId, Statistics
 from fedunlearn.core.seeds import generator
 from fedunlearn.maths import orthogonal_direction
 from fedunlearn.methods.joint import JointDescent
@@ -83,3 +85,25 @@ def test_there_is_one_stage_and_everybody_trains_in_it():
     outcome = unlearn(method["fedosd-joint"](Schedule(4, 0.05, 9, 0.05)), request(), Quadratics())
     assert [row["stage"] for row in outcome.metrics[1:]] == ["unlearning"] * 4
     assert {row["local_trainings"] for row in outcome.metrics[1:]} == {5}
+
+
+class Clean(Quadratics):
+    """No client holds a backdoor set."""
+
+    def measured(self, client: ClientId, params: torch.Tensor) -> Statistics:
+        return {name: scores for name, scores in super().measured(client, params).items() if name == "test"}
+
+
+def test_for_targets_without_a_backdoor_one_warning_names_the_page():
+    phases = method["fedosd-joint"](Schedule(2, 0.05))
+    with pytest.warns(UserWarning, match=r"clean targets .*docs/methods/fedosd-joint\.md") as caught:
+        unlearn(phases, request(), Clean())
+    assert len(caught) == 1
+    page = Path(__file__).parents[2] / "docs/methods/fedosd-joint.md"
+    assert "## Clean targets" in page.read_text()
+
+
+@pytest.mark.filterwarnings("error")
+def test_with_a_backdoor_or_another_method_nothing_is_said():
+    unlearn(method["fedosd-joint"](Schedule(2, 0.05)), request(), Quadratics())
+    unlearn(method["fedosd"](Schedule(2, 0.05, 2, 0.05)), request(), Clean())

@@ -32,6 +32,8 @@ class Phase(ABC):
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[str]] = frozenset()
     """Requirements by name, checked before round one: see ``requirements.py``."""
+    without_backdoor: ClassVar[str] = ""
+    """A warning for requests in which no backdoor of the targets is measured."""
 
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)

@@ -89,6 +89,9 @@ def unlearn(
         if resume is None:
             progress = Progress(0, 0, State(request.params, buffers=request.buffers))
             before, _ = run.evaluate(progress.state)
+            if "asr" not in before:
+                for caution in sorted({phase.without_backdoor for phase in phases} - {""}):
+                    warnings.warn(caution, stacklevel=2)
             for rule in run.stop:
                 for target in request.targets:
                     rule.met(run.of(before, target), target)  # refuses at once what is never measured

@@ -19,6 +19,7 @@ from .mode import mode
 from .negation import negation
 from .puf import puf
 from .rapid import rapid
+from .reset import reset
 from .retrain import retrain
 from .schedule import Schedule
 from .sfu import sfu
@@ -50,6 +51,7 @@ __all__ = [
     "negation",
     "puf",
     "rapid",
+    "reset",
     "retrain",
     "sfu",
 ]

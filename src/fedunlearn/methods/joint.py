@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -26,6 +27,11 @@ class JointDescent(ForgettingDescent):
     """
 
     loss: str = "unlikelihood"
+
+    without_backdoor: ClassVar[str] = (
+        "no backdoor of the targets is measured, and for clean targets fedosd-joint ruined the model in our "
+        "measurements: see docs/methods/fedosd-joint.md#clean-targets, or use reset or retrain"
+    )
 
     def moved(
         self, request: Request, state: State, forget: Vector, retained: Replies, found: Direction

@@ -21,6 +21,7 @@ NAMES = {
     "not": "NoT",
     "puf": "PUF",
     "rapid": "Rapid",
+    "reset": "Reset",
 }
 """The order determines the styles in figures."""
 
