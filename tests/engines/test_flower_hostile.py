@@ -137,6 +137,17 @@ def test_waiting_for_one_node_takes_nothing_from_the_time_of_the_others():
     assert replies.missing["site-3"].reason is Reason.ABSENT
 
 
+def test_introductions_may_take_longer_than_nodes_take_to_come_online():
+    """On a busy machine, a deployed node needs many seconds for its first message."""
+    configs = [{"partition-id": number} for number in range(5)]
+    nodes = Slow(served(NAME), configs, names=CLIENTS)
+    nodes.seconds = 1.5
+    assert (
+        len(flower.connect(nodes, network(NAME), clients=5, patience=flower.Patience(20.0, 0.2)).present())
+        == 5
+    )
+
+
 def test_a_newcomer_that_does_not_say_who_it_is_holds_nobody_up():
     nodes = grid(served(NAME))
     silent = next(node.node_id for node in nodes.get_nodes() if node.name == "site-4")

@@ -49,7 +49,7 @@ class Patience:
     reply: float = 600.0
     """For the reply to a message; who has not answered then is late."""
     absence: float = 120.0
-    """For a client that is gone to come back: once, then the run goes on without it until it is back.
+    """For a client to come online, or to come back: once, then the run goes on without it until it is there.
 
     Flower notices a killed SuperNode after up to 60 seconds and lets it back in after about as long.
     """
@@ -258,12 +258,13 @@ def _roll(
     if isinstance(clients, str):
         raise FedUnlearnError(f"clients = {clients!r}: give their number, or a list of names")
     until, online = time.monotonic() + patience.absence, nodes.online()
-    while (absent := _absent(clients, online)) and time.monotonic() < until:
+    while (absent := _absent(clients, online)) and (time.monotonic() < until or nodes.awaited):
         time.sleep(min(LISTING, patience.absence / 10))
         online = nodes.online()
     if absent:
+        waited = time.monotonic() - until + patience.absence
         seen = "".join(f"; a node {problem}" for problem in sorted({*nodes.problems.values()})[:1])
-        raise FedUnlearnError(f"after {patience.absence:.0f} s, {absent}: start the SuperNode{seen}")
+        raise FedUnlearnError(f"after {waited:.0f} s, {absent}: start the SuperNode{seen}")
     dialect.check(online)
     return online
 

@@ -85,6 +85,11 @@ class Nodes:
         self.problems: dict[int, str] = {}
         """Why a node that is online does not take part."""
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a node has been asked who it is and may still answer."""
+        return bool(self._mail.pending)
+
     def online(self, *, strict: bool = True) -> dict[str, Node]:
         """The nodes by name, without waiting for any.
 
