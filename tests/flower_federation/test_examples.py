@@ -319,7 +319,7 @@ def needs(folder: Path) -> dict[str, set[str]]:
     return {entry.name: needed(fu.method[entry.name](fu.Schedule(1, 0.01, 1, 0.01))) for entry in fu.method}
 
 
-@pytest.mark.processes
+@pytest.mark.deployment
 def test_on_ray(run, trained, tmp_path, monkeypatch):
     """One SuperLink for three runs: Flower's own training, a request, an experiment."""
     file = tmp_path / "small.toml"
