@@ -17,6 +17,7 @@ from fedunlearn import (
     FedUnlearnError,
     Job,
     MultiLabel,
+    Parallel,
     Schedule,
     Sequential,
     Terms,
@@ -32,15 +33,18 @@ METHODS = [entry.name for entry in method if not entry.name.startswith("test")]
 
 
 @pytest.mark.parametrize("how", METHODS)
-def test_every_method_ends_in_the_same_bits_as_on_the_sequential_engine(how):
+def test_every_method_ends_in_the_same_bits_on_the_engines_of_one_machine_and_on_a_grid(how):
     name = "perceptron"
     federation = connected(name)
-    oracle = Sequential(network(name), holdings(name, public=how == "fedkdu"))
+    data = holdings(name, public=how == "fedkdu")
+    oracle = Sequential(network(name), data)
     if how == "fedkdu":
         federation = with_public(name, federation)
     expected = forget(how, name, oracle)
     assert not expected.status.failed
     assert same(forget(how, name, federation), expected)
+    with Parallel(network(name), data, workers=2) as parallel:
+        assert same(forget(how, name, parallel), expected)
 
 
 @pytest.mark.parametrize("name", ["convolution", "batch norm", "counts and draws"])
