@@ -42,7 +42,7 @@ dist: $(READY)  ## build sdist and wheel in dist/, and test the wheel in an empt
 flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment with TLS; takes two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'processes and not deployment' tests/flower_federation
 
-faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes a quarter of an hour
+faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation
 
 bench: $(READY) $(PEERS)  ## measure speed, memory and other simulators; takes half an hour, writes runs/bench

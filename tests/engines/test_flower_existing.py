@@ -461,3 +461,23 @@ def test_other_history_frozen_weights_or_clients_are_another_run(omega0, tmp_pat
     forget(connected(), copies_model(omega0), ["site-2"], tmp_path / "own", **plan)
     with pytest.raises(FedUnlearnError, match="holds a run with other settings"):
         forget(ours, copies_model(omega0), ["site-2"], tmp_path / "own", **plan)
+
+
+def test_two_jobs_with_one_vector_and_other_buffers_are_two_models():
+    model, seen = network("batch norm"), {}
+    app = existing("batch norm")
+
+    def listening(message: Message, context: Context) -> Message:
+        held = message.content.array_records["arrays"].to_torch_state_dict()
+        seen[f"site-{number_of(context)}"] = float(held["1.running_mean"][0])
+        return app(message, context)
+
+    federation = flower.connect_existing(grid(listening), model, clients=5, patience=QUICK)
+    params = flatten(model)
+    federation.exchange(
+        {
+            f"site-{number}": train(params, buffers={"1.running_mean": torch.full((4,), float(number))})
+            for number in (1, 2)
+        }
+    )
+    assert seen == {"site-1": 1.0, "site-2": 2.0}

@@ -176,7 +176,8 @@ class _Run:
         if request.targets and allowed is not None and request.targets != (allowed,):
             other = next((target for target in request.targets if target != allowed), allowed)
             raise FedUnlearnError(
-                f"{other} has not asked to be forgotten: the signed request is by {allowed}"
+                f"{other} has not asked to be forgotten: the signed request is by {allowed}, "
+                f"so name {allowed} alone"
             )
         if isinstance(self.federation, Selective):
             rehearsal.check(self.phases, request, self.federation)

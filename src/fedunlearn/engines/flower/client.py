@@ -61,20 +61,19 @@ def serve(app: ClientApp, load: Load) -> None:
 
     @app.query(HELLO.removeprefix("query."))
     def hello(message: Message, context: Context) -> Message:
-        site, learner = sites.of(context)
+        site, learner, _ = sites.of(context)
         learner.check({part or "data": site.holding(part) for part in ("", *site.parts)})
         return _introduction(message, site.name or _own_name(context), description(site))
 
     @app.train(JOB.removeprefix("train."))
     def job(message: Message, context: Context) -> Message:
-        site, learner = sites.of(context)
+        site, learner, own = sites.of(context)
         jobs, terms, head = unpack_jobs(message.content)
-        same = fingerprint(site.model) == head.fingerprint
         replies: dict[ClientId, Reply | Failure] = {}
         with one_thread():
             for client, part, job in jobs:
                 try:
-                    if not same:
+                    if own != head.fingerprint:
                         raise FedUnlearnError("the server has another model than this node")
                     if forgets(job):
                         _require_signed(context, client, head.document)
@@ -158,10 +157,11 @@ class _Sites:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._sites: dict[tuple[Any, ...], tuple[Site, Learner]] = {}
+        self._sites: dict[tuple[Any, ...], tuple[Site, Learner, str]] = {}
         self._learners: dict[str, tuple[nn.Module, Learner]] = {}
 
-    def of(self, context: Context) -> tuple[Site, Learner]:
+    def of(self, context: Context) -> tuple[Site, Learner, str]:
+        """What the node holds, the model that it works on, and that model's fingerprint."""
         configs = (context.node_config, context.run_config)
         key = (context.run_id, context.node_id, *(tuple(sorted(each.items())) for each in configs))
         if key not in self._sites:
@@ -169,11 +169,12 @@ class _Sites:
             if not isinstance(site, Site):
                 raise FedUnlearnError(f"load returns a {type(site).__name__}: return a Site")
             # Nodes of one process share a model to work on: only its values differ, and jobs bring them.
-            kind = value_hash([fingerprint(site.model), described(site.task)])
+            own = fingerprint(site.model)
+            kind = value_hash([own, described(site.task)])
             if kind not in self._learners:
                 self._learners[kind] = site.model, Learner(site.model, site.task)
             model, learner = self._learners[kind]
-            self._sites[key] = replace(site, model=model), learner
+            self._sites[key] = replace(site, model=model), learner, own
         return self._sites[key]
 
 

@@ -151,29 +151,37 @@ class Weights:
         if job.work == "measure":
             return None
         loss, step = job.config.get("loss", "task"), job.config.get("step", "plain")
-        if job.work == "train" and step == "plain" and not job.arrays and loss not in self._losses:
-            return (
-                f"it trains with the loss {loss!r}: give the ClientApp a handler @app.train({str(loss)!r}), "
-                f"and connect_existing losses=[{str(loss)!r}]"
-            )
-        if job.work != "train" or step != "plain" or job.arrays:
-            what = f"step rule {step!r}" if step != "plain" else f"work {job.work!r}"
-            what = f"arrays for the loss {loss!r}" if job.arrays and step == "plain" else what
-            return f"it needs the {what}, which only our own client code has: use flower.serve and connect"
-        return None
+        special = (
+            f"work {job.work!r}"
+            if job.work != "train"
+            else f"step rule {step!r}"
+            if step != "plain"
+            else f"arrays for the loss {loss!r}"
+            if job.arrays
+            else None
+        )
+        if special is not None:
+            return f"it needs the {special}, which only our own client code has: use flower.serve and connect"
+        if loss in self._losses:
+            return None
+        return (
+            f"it trains with the loss {loss!r}: give the ClientApp a handler @app.train({str(loss)!r}), "
+            f"and connect_existing losses=[{str(loss)!r}]"
+        )
 
     def begin(self, terms: Terms) -> None:
-        self._terms, self._arrays = terms, Arrays()
-        self._said: dict[int, tuple[Job, ArrayRecord]] = {}
+        self._terms = terms
+        self._said: dict[tuple[int, int], tuple[Job, ArrayRecord]] = {}
 
     def ask(self, node: str, jobs: Mapping[ClientId, Job]) -> tuple[str, RecordDict]:
         ((client, job),) = jobs.items()
         if refused := self.refusal(job):
             raise FedUnlearnError(f"this method cannot run with clients that have their own code: {refused}")
-        if id(job.params) not in self._said:
+        model = id(job.params), id(job.buffers)
+        if model not in self._said:
             vectors.load(self._module, State(job.params, buffers=job.buffers or {}))
-            self._said[id(job.params)] = job, ArrayRecord(self._module.state_dict())
-        arrays = self._said[id(job.params)][1]
+            self._said[model] = job, ArrayRecord(self._module.state_dict())
+        arrays = self._said[model][1]
         loss = str(job.config.get("loss", "task"))
         kind = "evaluate" if job.work == "measure" else "train" if loss == "task" else f"train.{loss}"
         config = ConfigRecord(
