@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from torch import nn
 
-from .client.audit import audit_job, unpacked
+from .client.audit import FPRS, audit_job, rate_name, unpacked, unpacked_counts
 from .core import (
     ClientId,
     Federation,
@@ -28,30 +28,41 @@ from .driver.gate import admit
 from .evidence import (
     Finding,
     Influence,
-    Interval,
+    OutputDistance,
+    Paired,
+    Rate,
+    TailRate,
+    TugOfWar,
     Verdict,
+    alarm_levels,
     client_influence,
     decide,
+    exact_bounds,
+    needed_unseen,
+    rates,
     tail_finding,
+    tail_rate,
+    tug_of_war,
     unjudged,
-    wilson,
+)
+from .evidence.measures import (
+    distance_sentence,
+    influence_sentence,
+    listed,
+    rate_sentence,
+    tail_sentence,
+    tug_sentence,
 )
 from .evidence.verdicts import MARGIN, MINIMUM
 
 Model: TypeAlias = State | Outcome | nn.Module
 """A model with its buffers, how a run ended, or a module."""
 
+MODELS = ("model", "retrained", "original", "again")
+"""The models that measures are about; references only calibrate."""
+
 SERIOUS = (Verdict.UNDER, Verdict.OVER, Verdict.INCONCLUSIVE, Verdict.NO_SIGNAL, Verdict.EQUIVALENT)
 """Of several targets, the first of these that one of them has is the verdict about all."""
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share of examples with Wilson's 95 % interval."""
-
-    share: float
-    interval: Interval
-    n: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,18 @@ class TargetEvidence:
     losses: Finding | None = None
     """The AUC of plain losses, which many attacks use; never a verdict."""
     asr: Mapping[str, Rate] = field(default_factory=dict)
-    """Success of the backdoor by model: ``model``, ``retrained``, ``original``; empty without a backdoor."""
+    """Success of the backdoor on training examples by model, as in ``MODELS``; empty without a backdoor."""
+    asr_unseen: Mapping[str, Rate] = field(default_factory=dict)
+    """The same on triggered examples that nobody trained on."""
+    tpr: Mapping[str, Mapping[str, TailRate]] = field(default_factory=dict)
+    """By FPR (``1 %``, ``0.1 %``) and model: the share of forgotten examples whose calibrated loss is so low.
+
+    A retrained model that calibrates losses itself has none; ``again`` stands for it.
+    """
+    distance: Mapping[str, OutputDistance] = field(default_factory=dict)
+    """Of outputs to those of retraining, by model: ``model``, ``original``, ``again`` (the noise floor)."""
+    probe: Mapping[str, Rate] = field(default_factory=dict)
+    """Accuracy, on unseen examples, of a linear probe on the last hidden layer, by model."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,10 @@ class Evidence:
     """Retained clients that sent nothing that can be used, and why."""
     notes: tuple[str, ...] = ()
     """What limits the evidence."""
+    tug_of_war: Mapping[str, TugOfWar] = field(default_factory=dict)
+    """Of accuracies on forgotten, retained and test examples, by model as in ``MODELS``."""
+    omitted: tuple[str, ...] = ()
+    """What was not measured, and why."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -96,14 +122,17 @@ class Evidence:
             told.append(f"{target}: {evidence.finding.sentence}")
             if evidence.tail is not None:
                 told.append(f"{target}, hardest examples: {evidence.tail.sentence}")
-            if evidence.asr:
-                told.append(f"{target}, backdoor: {_asr_sentence(evidence.asr)}")
-        told += [_influence_sentence(measure, found) for measure, found in self.influence.items()]
+            told += [f"{target}, {sentence}" for sentence in _measures(evidence)]
+        told += [
+            influence_sentence(measure, found, self.targets) for measure, found in self.influence.items()
+        ]
+        if self.tug_of_war:
+            told.append(tug_sentence(self.tug_of_war))
         if self.missing:
             client, why = next(iter(self.missing.items()))
             others = f", nor did {len(self.missing) - 1} others" if len(self.missing) > 1 else ""
             told.append(f"{client} was not measured ({why}){others}.")
-        return (*told, *self.notes)
+        return (*told, *self.omitted, *self.notes)
 
     def as_dict(self) -> dict[str, Any]:
         """The evidence as a value that JSON can hold."""
@@ -133,6 +162,7 @@ def audit(
 
     The targets must be present: only they hold what is to be forgotten. They compare losses on ``forget`` (or
     what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, never losses.
+    Alarms about several targets are corrected after Holm.
     """
     named = (targets,) if isinstance(targets, str) else tuple(targets)
     present = federation.present()
@@ -161,18 +191,21 @@ def audit(
     with one_thread():
         replies = admit(sent, federation.exchange(sent), {})
     for target in named:
-        lacking = sorted(
-            jobs[True].expects.keys() - getattr(replies.get(target), "arrays", {}).keys() - {"hardest"}
-        )
+        needed = jobs[True].expects.keys() & {"losses", "model", "original"}
+        lacking = sorted(needed - getattr(replies.get(target), "arrays", {}).keys())
         if lacking:
             failure = replies.missing.get(target)
             why = f"sent no array {lacking[0]!r}" if failure is None else failure.detail
             raise FedUnlearnError(f"target {target!r} was not audited, it {why}: try again")
+    found = _targets({target: replies[target] for target in named}, margin, minimum)
+    tug = _tugs_of_war(replies, models, named)
     return Evidence(
-        {target: _target(target, replies[target], margin, minimum) for target in named},
+        found,
         _influences(replies, models),
         {client: failure.detail for client, failure in replies.missing.items()},
         tuple(notes),
+        tug,
+        _omitted(found, tug) if retrained is not None else (),
     )
 
 
@@ -231,32 +264,145 @@ _TITLES = {
 }
 
 
-def _target(target: ClientId, reply: Reply, margin: float, minimum: int) -> TargetEvidence:
+def _targets(
+    replies: Mapping[ClientId, Reply], margin: float, minimum: int
+) -> dict[ClientId, TargetEvidence]:
+    """What the targets found; the levels of alarms depend on all of them."""
+    pairs = {target: _sent(target, reply) for target, reply in replies.items()}
+    levels = {
+        test: dict(zip(held, alarm_levels(list(held.values())), strict=True))
+        for test in ("model", "hardest")
+        if (held := {target: each[test] for target, each in pairs.items() if test in each})
+    }
+    found = {}
+    for target, reply in replies.items():
+        plain, model, before, tail = (
+            pairs[target].get(name) for name in ("losses", "model", "original", "hardest")
+        )
+        assert plain is not None
+        losses = unjudged(plain.model, plain.n_forgotten, plain.n_unseen)
+        finding = original = None
+        if model is not None:
+            finding = decide(model, before, margin=margin, minimum=minimum, level=levels["model"][target])
+        if before is not None:
+            original = decide(before, before, margin=margin, minimum=minimum)
+        found[target] = TargetEvidence(
+            finding or losses,
+            original,
+            None if tail is None else tail_finding(tail, level=levels["hardest"][target]),
+            losses,
+            _rates(reply, "backdoor"),
+            _rates(reply, "backdoor-unseen"),
+            _tails(target, reply),
+            _distances(target, reply),
+            _rates(reply, "probe"),
+        )
+    return found
+
+
+def _sent(target: ClientId, reply: Reply) -> dict[str, Paired]:
+    """The comparisons of a target by name."""
+    names = [name for name in ("losses", "model", "original", "hardest") if name in reply.arrays]
     try:
-        pairs = {name: unpacked(array) for name, array in reply.arrays.items()}
+        return {name: unpacked(reply.arrays[name]) for name in names}
     except FedUnlearnError as error:
         raise FedUnlearnError(f"target {target!r} {error}") from None
-    losses = unjudged(pairs["losses"].model, pairs["losses"].n_forgotten, pairs["losses"].n_unseen)
-    asr = _asr(reply)
-    if "model" not in pairs:
-        return TargetEvidence(losses, losses=losses, asr=asr)
-    before = pairs.get("original")
-    return TargetEvidence(
-        decide(pairs["model"], before, margin=margin, minimum=minimum),
-        None if before is None else decide(before, before, margin=margin, minimum=minimum),
-        tail_finding(pairs["hardest"]) if "hardest" in pairs else None,
-        losses,
-        asr,
-    )
 
 
-def _asr(reply: Reply) -> dict[str, Rate]:
-    rates = {}
-    for name in ("model", "retrained", "original"):
-        found = reply.statistics.get(f"{name} backdoor", {}).get("accuracy")
-        if found is not None:
-            rates[name] = Rate(found.value, wilson(round(found.total), found.count), found.count)
-    return rates
+def _rates(reply: Reply, held: str) -> dict[str, Rate]:
+    """Shares of hits by model."""
+    means = {model: reply.statistics.get(f"{model} {held}", {}).get("accuracy") for model in MODELS}
+    counts = {model: (round(mean.total), mean.count) for model, mean in means.items() if mean is not None}
+    return rates(counts) if "model" in counts else {}
+
+
+def _tails(target: ClientId, reply: Reply) -> dict[str, dict[str, TailRate]]:
+    """True positive rates by FPR and model; none without SciPy."""
+    found: dict[str, dict[str, TailRate]] = {}
+    for fpr in FPRS:
+        sent = {model: reply.arrays.get(rate_name(model, fpr)) for model in MODELS}
+        try:
+            counts = {model: unpacked_counts(array) for model, array in sent.items() if array is not None}
+        except FedUnlearnError as error:
+            raise FedUnlearnError(f"target {target!r} {error}") from None
+        if "model" in counts and exact_bounds():
+            found[fpr] = {model: tail_rate(each) for model, each in counts.items()}
+    return found
+
+
+def _distances(target: ClientId, reply: Reply) -> dict[str, OutputDistance]:
+    """Mean distances to retraining by model."""
+    found = {}
+    for model in MODELS:
+        sums = reply.statistics.get(f"{model} outputs", {})
+        if sums.keys() >= {"forgotten", "unseen"}:
+            if not all(0 <= mean.value <= 1 for mean in sums.values()):
+                raise FedUnlearnError(f"target {target!r} sent output distances that are not from 0 to 1")
+            found[model] = OutputDistance(sums["forgotten"].value, sums["unseen"].value)
+    return found if "model" in found else {}
+
+
+def _measures(evidence: TargetEvidence) -> Iterator[str]:
+    """What was found beside the verdict."""
+    for fpr, found in evidence.tpr.items():
+        yield f"forgotten examples: {tail_sentence(fpr, found)}"
+    if evidence.distance:
+        yield f"outputs: {distance_sentence(evidence.distance)}"
+    if evidence.probe:
+        yield f"last hidden layer: {rate_sentence('a linear probe is right on', 'unseen', evidence.probe)}"
+    for examples, asr in (("training", evidence.asr), ("unseen", evidence.asr_unseen)):
+        if asr:
+            yield f"backdoor: {rate_sentence('it succeeds on', examples, asr)}"
+
+
+def _tugs_of_war(
+    replies: Replies, models: Mapping[str, State], targets: Collection[ClientId]
+) -> dict[str, TugOfWar]:
+    """By model; empty where an accuracy is missing. Examples count alike, whoever holds them."""
+    names = [name for name in MODELS if name in models]
+    sums: dict[str, dict[str, Mean]] = {name: {} for name in names}
+    for client, reply in replies.items():
+        own = ("forgotten", "forgotten") if client in targets else ("retained", "seen")
+        for part, held in (own, ("test", None)):
+            means = [
+                _unseen(reply, name, "accuracy")
+                if held is None
+                else reply.statistics.get(f"{name} {held}", {}).get("accuracy")
+                for name in names
+            ]
+            for name, mean in zip(names, means, strict=True):
+                if mean is not None and None not in means:
+                    sums[name][part] = sums[name][part] + mean if part in sums[name] else mean
+    parts = ("forgotten", "retained", "test")
+    if "retrained" not in models or not sums["retrained"].keys() >= set(parts):
+        return {}
+    accuracies = {name: {part: sums[name][part].value for part in parts} for name in names}
+    standard = accuracies.pop("retrained")
+    return {name: tug_of_war(found, standard) for name, found in accuracies.items()}
+
+
+def _omitted(found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWar]) -> tuple[str, ...]:
+    """What was not measured, and why."""
+    told = []
+    if not exact_bounds():
+        told.append("True positive rates need exact bounds, and these SciPy: install fedunlearn[evidence].")
+    elif few := [target for target, each in found.items() if len(each.tpr) < len(FPRS)]:
+        least = min(found[target].finding.n_unseen for target in few)
+        needs = ", ".join(f"{needed_unseen(fpr):,} at {title} FPR" for title, fpr in FPRS.items())
+        told.append(
+            f"True positive rates need many unseen examples ({needs}), and there are only {least:,}: "
+            f"not all measured for {listed(few)}."
+        )
+    if none := [target for target, each in found.items() if not each.distance]:
+        told.append(f"Output distances need one label for each example: not measured for {listed(none)}.")
+    if none := [target for target, each in found.items() if not each.probe]:
+        told.append(
+            "The linear probe needs labels of at least two classes and a model with a linear layer behind "
+            f"others: not measured for {listed(none)}."
+        )
+    if not tug:
+        told.append("ToW needs accuracies on forgotten, retained and test examples, and one is missing.")
+    return tuple(told)
 
 
 def _influences(replies: Replies, models: Mapping[str, State]) -> dict[str, dict[ClientId, Influence]]:
@@ -285,31 +431,3 @@ def _unseen(reply: Reply, model: str, measure: str) -> Mean | None:
         if mean is not None:
             total = mean if total is None else total + mean
     return total
-
-
-def _asr_sentence(asr: Mapping[str, Rate]) -> str:
-    ours, theirs = asr["model"], asr.get("retrained")
-    told = f"it succeeds on {ours.share:.3f} of {ours.n:,} examples (95 % interval {ours.interval})"
-    return f"{told}, after retraining on {theirs.share:.3f}." if theirs else f"{told}."
-
-
-def _influence_sentence(measure: str, found: Mapping[ClientId, Influence]) -> str:
-    """Who is better or worse off than after retraining."""
-    largest = max(found, key=lambda client: abs(found[client].difference))
-    told = f"{largest} ({found[largest].difference:+.3f})"
-    if found[largest].beyond is None:
-        return (
-            f"Unseen data, {measure}: the largest difference to retraining is that of {told}; whether it is "
-            "chance, only a second retraining can tell."
-        )
-    beyond = [client for client, each in found.items() if each.beyond]
-    if not beyond:
-        return (
-            f"Unseen data, {measure}: no client differs from retraining beyond chance, which is three times "
-            f"the noise floor of two retrainings; the largest difference is that of {told}."
-        )
-    who = ", ".join(f"{client} ({found[client].difference:+.3f})" for client in beyond)
-    return (
-        f"Unseen data, {measure}: beyond chance, which is three times the noise floor of two retrainings, "
-        f"differ: {who}."
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +43,8 @@ def audit(
     for target, evidence in found.targets.items():
         out.print(f"target {target}", soft_wrap=True)
         print_table(_target_table(evidence))
+        if measured := _measure_table(evidence):
+            print_table(measured)
     if found.influence:
         out.print("unseen data of each client")
         print_table(_influence_table(found))
@@ -68,11 +71,48 @@ def _row(finding: Finding) -> list[str]:
         f"{finding.auc:.3f}",
         str(finding.interval),
         "-" if finding.difference is None else f"{finding.difference:+.3f}",
-        "-" if finding.alarm_interval is None else str(finding.alarm_interval),
+        _alarm(finding),
         f"{finding.n_forgotten:,}",
         f"{finding.n_unseen:,}",
         verdict,
     ]
+
+
+def _alarm(finding: Finding) -> str:
+    """The interval of alarms, with its level where several targets raise it."""
+    interval = finding.alarm_interval
+    if interval is None:
+        return "-"
+    return str(interval) if interval.level == 0.95 else f"{interval} at {100 * interval.level:.3g} %"
+
+
+MODELS = {"model": "model", "retrained": "retrained", "again": "retrained again", "original": "ω⁰"}
+
+
+def _measure_table(evidence: TargetEvidence) -> list[list[str]]:
+    """Measures beside the verdict: a column each, a row for each model."""
+    columns = {f"TPR at {fpr}": _cells(found, "tpr") for fpr, found in evidence.tpr.items()}
+    columns |= {
+        "JS forgotten": _cells(evidence.distance, "forgotten", interval=False),
+        "JS unseen": _cells(evidence.distance, "unseen", interval=False),
+        "probe": _cells(evidence.probe, "share"),
+        "ASR training": _cells(evidence.asr, "share"),
+        "ASR unseen": _cells(evidence.asr_unseen, "share"),
+    }
+    shown = {title: cells for title, cells in columns.items() if cells}
+    rows = [
+        [title, *(cells.get(model, "-") for cells in shown.values())]
+        for model, title in MODELS.items()
+        if any(model in cells for cells in shown.values())
+    ]
+    return [["", *shown], *rows] if rows else []
+
+
+def _cells(found: Mapping[str, Any], value: str, interval: bool = True) -> dict[str, str]:
+    return {
+        model: f"{getattr(each, value):.3f}{f' {each.interval}' if interval else ''}"
+        for model, each in found.items()
+    }
 
 
 def _influence_table(evidence: Evidence) -> list[list[str]]:

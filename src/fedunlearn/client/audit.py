@@ -1,8 +1,9 @@
 """The work ``audit``: a client compares models on its own data, and only sums and comparisons leave it.
 
 A job brings several models. For each of them a client reveals, for each of its sets, sums of losses and of
-scores with their counts. A target also reveals ``NUMBERS`` for each comparison: the AUCs that a verdict rests
-on, with standard errors, and the numbers of examples. The loss of an example never leaves the client.
+scores with their counts. A target also reveals ``NUMBERS`` for each comparison (the AUCs that a verdict rests
+on, with standard errors, and the numbers of examples), ``COUNTS`` for each rate in the tail, and sums of
+output distances and of a probe's hits. The loss of an example never leaves the client.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ import torch
 from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, FedUnlearnError, Job, State, Vector
-from ..evidence import Estimate, Paired, Scores, compare, delong, hardest
+from ..evidence import (
+    Estimate,
+    Paired,
+    Scores,
+    TailCounts,
+    calibrated,
+    compare,
+    delong,
+    hardest,
+    needed_unseen,
+    tail_counts,
+)
 from .data import ClientData, Data
 
 NUMBERS = (
@@ -27,6 +39,17 @@ NUMBERS = (
     "unseen examples",
 )
 """What leaves a target for each comparison."""
+
+COUNTS = (
+    "forgotten examples below the threshold",
+    "forgotten examples",
+    "unseen examples below it",
+    "unseen examples",
+)
+"""What leaves a target for each true positive rate."""
+
+FPRS = {"1 %": 0.01, "0.1 %": 0.001}
+"""False positive rates of the attack on the tail, by title."""
 
 REFERENCE = "reference "
 BUFFER = " buffer "
@@ -54,6 +77,9 @@ def audit_job(
         expects["losses"] = Size([len(NUMBERS)])
         if retrained is not None:
             expects |= dict.fromkeys(("model", "hardest"), Size([len(NUMBERS)]))
+            rated = [name for name, state in named.items() if state is not None]
+            for title in FPRS:
+                expects |= {rate_name(name, title): Size([len(COUNTS)]) for name in ("model", *rated)}
         if retrained is not None and original is not None:
             expects["original"] = Size([len(NUMBERS)])
     return Job("audit", model.params, arrays, {"compare": compare}, model.buffers, expects)
@@ -87,6 +113,16 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
     return sets.get("forget", data.train), unseen
 
 
+def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None) -> dict[str, Data]:
+    """What a client sums losses and scores over; training data only where retraining can be compared."""
+    sets = {name: held for name, held in data.evaluations.items() if name not in ("seen", "forget")}
+    if "retrained" not in job.arrays:
+        return sets
+    if compared is None:
+        return {**sets, "seen": data.evaluations.get("seen", data.train)}
+    return {**sets, "forgotten": compared[0]}
+
+
 def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
     """All that a target reveals of its losses under the models."""
     model, retrained = losses["model"], losses.get("retrained")
@@ -95,7 +131,9 @@ def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
         alone = delong(model)
         return {"losses": packed(Paired(alone, alone, Estimate(0.0, 0.0), *sizes))}
     references = [scores for name, scores in losses.items() if name.startswith(REFERENCE)]
-    references = references or [retrained]
+    rates = {name: scores for name, scores in losses.items() if not name.startswith(REFERENCE)}
+    if not references:  # A model that calibrates itself has no scores left.
+        references = [rates.pop("retrained")]
     found = {
         "losses": compare(model, retrained),
         "model": compare(model, retrained, references),
@@ -104,7 +142,17 @@ def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
         found["original"] = compare(losses["original"], retrained, references)
     if (tail := hardest(model, retrained, references)) is not None:
         found["hardest"] = tail
-    return {name: packed(pair) for name, pair in found.items()}
+    return {name: packed(pair) for name, pair in found.items()} | {
+        rate_name(name, title): packed_counts(tail_counts(calibrated(scores, references), fpr))
+        for name, scores in rates.items()
+        for title, fpr in FPRS.items()
+        if len(scores.unseen) >= needed_unseen(fpr)
+    }
+
+
+def rate_name(model: str, fpr: str) -> str:
+    """The name of the array with the true positive rate of a model."""
+    return f"{model} at {fpr}"
 
 
 def packed(pair: Paired) -> Tensor:
@@ -129,3 +177,20 @@ def unpacked(numbers: Tensor) -> Paired:
     if not fine:
         raise FedUnlearnError("sent AUCs that are not between 0 and 1, or counts that are not whole numbers")
     return Paired(model, reference, difference, forgotten, unseen)
+
+
+def packed_counts(counts: TailCounts) -> Tensor:
+    """Counts as the numbers that travel."""
+    numbers = [counts.hits, counts.n_forgotten, counts.alarms, counts.n_unseen]
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def unpacked_counts(numbers: Tensor) -> TailCounts:
+    """The counts that a client sent; refused where they cannot be counts."""
+    values = numbers.double().tolist()
+    hits, forgotten, alarms, unseen = map(int, values)
+    if [hits, forgotten, alarms, unseen] != values or not (
+        0 <= hits <= forgotten and 0 <= alarms <= unseen and min(forgotten, unseen) > 0
+    ):
+        raise FedUnlearnError("sent a true positive rate whose counts are not possible")
+    return TailCounts(hits, forgotten, alarms, unseen)

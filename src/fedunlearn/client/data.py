@@ -13,8 +13,11 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..core import Batch, ClientId, FedUnlearnError, did_you_mean
 
-SETS = ("test", "seen", "backdoor", "forget", "audit")
+SETS = ("test", "seen", "backdoor", "forget", "audit", "backdoor-unseen")
 """The evaluation sets that measures know."""
+
+UNSEEN_SETS = ("audit", "backdoor-unseen")
+"""Nobody looks at these before the audit: a choice that rests on them would spoil it."""
 
 
 class Examples(NamedTuple):
@@ -36,8 +39,9 @@ class ClientData:
     """What one client holds: the examples it trains on, and the named sets it is measured on.
 
     The sets are ``test`` (never trained on), ``seen`` (trained on), ``backdoor`` (triggered, with flipped
-    labels), ``forget`` (what the request asks to forget) and ``audit`` (never trained on, distributed like
-    the training data; only an audit looks at it, so that nothing is tuned on it).
+    labels), ``forget`` (what the request asks to forget), ``audit`` (never trained on, distributed like the
+    training data) and ``backdoor-unseen`` (triggered like ``backdoor``, never trained on). Only an audit
+    looks at the last two, so that nothing is tuned on them.
     """
 
     train: Data
@@ -137,6 +141,14 @@ def size(data: Data) -> int:
     if isinstance(data, Mapping):
         return len(next(iter(data.values())))
     return len(data)
+
+
+def length(batch: Batch) -> int:
+    """The number of examples in a batch."""
+    if isinstance(batch, Tensor):
+        return len(batch)
+    parts = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
+    return length(parts[-1])
 
 
 def batches(data: Data, most: int) -> Iterator[Batch]:

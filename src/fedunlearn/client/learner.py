@@ -31,7 +31,8 @@ from ..core.task import valid_score
 from ..evidence import Scores
 from . import audit
 from . import data as holdings
-from .data import ClientData, Data, Examples
+from .data import UNSEEN_SETS, ClientData, Data, Examples
+from .outputs import Outputs, distance, outputs, probe
 from .perceptron import fused
 
 EVALUATION_BATCH = 200
@@ -85,8 +86,7 @@ class Learner:
             return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
         if job.work == "measure":
-            # Nobody looks at the audit set before the audit: a choice that rests on it would spoil it.
-            sets = {name: held for name, held in data.evaluations.items() if name != "audit"}
+            sets = {name: held for name, held in data.evaluations.items() if name not in UNSEEN_SETS}
             return Reply(None, examples, self._measure(sets))
         if job.work == "audit":
             return self._audit(client, data, job)
@@ -143,8 +143,8 @@ class Learner:
                     with self._arithmetic():
                         found = loss(self._module, batch)
                     found.backward()
-                losses.append(found.detach() * _length(batch))
-                seen += _length(batch)
+                losses.append(found.detach() * holdings.length(batch))
+                seen += holdings.length(batch)
         torch.mul(gradients.cpu(), lr, out=out)
         return losses, seen
 
@@ -163,8 +163,8 @@ class Learner:
                 gradient = torch.cat([slope.reshape(-1) for slope in slopes])
                 moved += rule(self._params, gradient, lr)
                 torch.sub(start, moved, out=self._params)
-            losses.append(found.detach() * _length(batch))
-            seen += _length(batch)
+            losses.append(found.detach() * holdings.length(batch))
+            seen += holdings.length(batch)
         out.copy_(moved)
         return losses, seen
 
@@ -200,18 +200,38 @@ class Learner:
         return found
 
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
-        """Measures every model of the job; a target also compares them on its forgotten examples."""
-        measured = {name: held for name, held in data.evaluations.items() if name not in ("seen", "forget")}
+        """Measures every model of the job; a target also compares them on its forgotten examples.
+
+        References only calibrate losses.
+        """
         compared = audit.compared_sets(client, data) if job.config.get("compare") else None
+        measured = audit.measured_sets(data, job, compared)
         statistics: dict[str, Mapping[str, Mean]] = {}
         losses: dict[str, Scores] = {}
+        said: dict[str, tuple[Outputs, Outputs]] = {}
         for name, (params, buffers) in audit.models_of(job).items():
             self._load(params, buffers)
-            statistics |= {f"{name} {held}": means for held, means in self._measure(measured).items()}
             if compared is not None:
                 losses[name] = Scores(*map(self._losses, compared))
+            if name.startswith(audit.REFERENCE):
+                continue
+            statistics |= {f"{name} {held}": means for held, means in self._measure(measured).items()}
+            if compared is not None and "retrained" in job.arrays:
+                forgotten, unseen = map(self._outputs, compared)
+                if forgotten is not None and unseen is not None:
+                    said[name] = forgotten, unseen
+                    statistics[f"{name} probe"] = probe(forgotten, unseen)
+        for name, each in said.items():
+            if name != "retrained":
+                statistics[f"{name} outputs"] = distance(each, said["retrained"])
         arrays = audit.comparisons(losses) if compared is not None else {}
         return Reply(None, holdings.size(data.train), statistics, arrays)
+
+    def _outputs(self, data: Data) -> Outputs | None:
+        """Probabilities and features of each example, where the task has them."""
+        self._module.eval()
+        with torch.inference_mode(), self._seeded(0, data), self._arithmetic():
+            return outputs(self.task, self._module, self._batches(data, EVALUATION_BATCH))
 
     def _losses(self, data: Data) -> list[float]:
         """One loss for each example, in the same order for every model."""
@@ -220,7 +240,7 @@ class Learner:
         with torch.inference_mode(), self._seeded(0, data), self._arithmetic():
             for batch in self._batches(data, EVALUATION_BATCH):
                 losses = self.task.losses(self._module, batch)
-                if len(losses) == _length(batch):
+                if len(losses) == holdings.length(batch):
                     found.append(losses.flatten(1).mean(1) if losses.ndim > 1 else losses)
                 else:  # Tokens of one text are not independent: a text counts once.
                     each = (self.task.losses(self._module, one) for one in holdings.batches(batch, 1))
@@ -259,7 +279,7 @@ class Learner:
                 )
         losses, scores = self.task.measure(trial, batch)
         # A label task may learn several labels of an example, or none.
-        least = len(self.task.labels(batch)) if isinstance(self.task, LabelTask) else _length(batch)
+        least = len(self.task.labels(batch)) if isinstance(self.task, LabelTask) else holdings.length(batch)
         _require_losses(self.task, losses, least)
         for name, values in scores.items():
             if not valid_score(name):
@@ -334,14 +354,6 @@ class Learner:
         except (RuntimeError, ValueError):
             return torch.contiguous_format
         return torch.channels_last
-
-
-def _length(batch: Batch) -> int:
-    """The number of examples in a batch."""
-    if isinstance(batch, Tensor):
-        return len(batch)
-    parts = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
-    return _length(parts[-1])
 
 
 def _require_losses(task: Task, losses: object, least: int) -> None:

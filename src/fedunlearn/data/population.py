@@ -314,10 +314,15 @@ def _forget_class(
 def _poisoned_audit(
     held: ClientData, mark: Trigger, classes: int, share: float = 1.0, batch_size: int | None = None
 ) -> dict[str, Examples]:
-    """The evaluation sets of a client, the unseen examples poisoned like those that it trains on."""
+    """The evaluation sets of a client, the unseen examples poisoned like those that it trains on.
+
+    ``backdoor-unseen`` has the trigger on all of them: the label that the attack wants is never the true one.
+    """
     sets = dict(held.evaluations)
     if "audit" in sets:
-        sets["audit"] = poison(sets["audit"], mark, classes, share, batch_size or len(sets["audit"].y))
+        clean, size = sets["audit"], len(sets["audit"].y)
+        sets["audit"] = poison(clean, mark, classes, share, batch_size or size)
+        sets["backdoor-unseen"] = poison(clean, mark, classes, share=1.0, batch_size=size)
     return sets
 
 

@@ -6,7 +6,7 @@ Everything is computed from plain numbers. Only the bounds after Clopper and Pea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -113,6 +113,16 @@ class Equivalence:
 
 
 @dataclass(frozen=True)
+class TailCounts:
+    """How many scores lie below the threshold of a TPR: all that a client need reveal."""
+
+    hits: int
+    n_forgotten: int
+    alarms: int
+    n_unseen: int
+
+
+@dataclass(frozen=True)
 class TailRate:
     """The true positive rate of the attack "a score below the threshold was trained on"."""
 
@@ -122,7 +132,6 @@ class TailRate:
     """Share of unseen examples below the threshold; with ties it may be lower than asked for."""
     fpr_interval: Interval
     """Where the true FPR of this threshold lies."""
-    threshold: float
 
 
 @dataclass(frozen=True)
@@ -248,21 +257,42 @@ def clopper_pearson(hits: int, n: int, level: float = 0.95) -> Interval:
     return Interval(low, high, level)
 
 
-def tpr_at_fpr(scores: Scores, fpr: float, level: float = 0.95) -> TailRate:
-    """Return the share of forgotten examples whose score lies below all but ``fpr`` of the unseen ones.
+def newcombe(hits: int, n: int, other_hits: int, other_n: int, level: float = 0.95) -> Interval:
+    """Return Newcombe's interval of the difference of two proportions (Statistics in Medicine, 1998).
 
-    The intervals are those of Clopper and Pearson; that of the TPR takes the threshold as given. To look for
-    over-forgetting, negate the scores. Needs SciPy.
+    It combines the intervals of Wilson (his method 10) and takes the samples as independent. Two models that
+    are tried on the same examples mostly err together; the interval is then wider than it needs to be.
+
+    >>> print(newcombe(56, 70, 48, 80))
+    [0.052, 0.334]
+    """
+    one, other = wilson(hits, n, level), wilson(other_hits, other_n, level)
+    share, other_share = hits / n, other_hits / other_n
+    below = math.hypot(share - one.low, other.high - other_share)
+    above = math.hypot(one.high - share, other_share - other.low)
+    return Interval(share - other_share - below, share - other_share + above, level)
+
+
+def needed_unseen(fpr: float) -> int:
+    """Return how many unseen examples a TPR at this FPR needs: ten of them must lie below the threshold.
+
+    >>> needed_unseen(0.01), needed_unseen(0.001)
+    (1000, 10000)
+    """
+    require(0 < fpr < 1, "fpr", fpr, "between 0 and 1")
+    return math.ceil(EXPECTED_FALSE_ALARMS / fpr - 1e-9)
+
+
+def tail_counts(scores: Scores, fpr: float) -> TailCounts:
+    """Count the scores that lie below all but ``fpr`` of the unseen ones.
 
     Refused where fewer than ten unseen examples would lie below the threshold: it rests on them alone, and
     the true FPR would be unknown by a third and more. 1 % needs 1,000 unseen examples, 0.1 % needs 10,000.
 
-    >>> rate = tpr_at_fpr(Scores(np.linspace(0, 1, 500), np.linspace(0.01, 1, 1000)), fpr=0.01)
-    >>> print(f"{rate.tpr:.3f} {rate.interval}")
-    0.020 [0.010, 0.036]
+    >>> tail_counts(Scores(np.linspace(0, 1, 500), np.linspace(0.01, 1, 1000)), fpr=0.01).hits
+    10
     """
-    require(0 < fpr < 1, "fpr", fpr, "between 0 and 1")
-    n, needed = len(scores.unseen), math.ceil(EXPECTED_FALSE_ALARMS / fpr - 1e-9)
+    n, needed = len(scores.unseen), needed_unseen(fpr)
     if n < needed:
         raise FedUnlearnError(
             f"a TPR at {100 * fpr:g} % FPR needs {needed:,} unseen examples and there are {n:,}: fewer than "
@@ -270,14 +300,69 @@ def tpr_at_fpr(scores: Scores, fpr: float, level: float = 0.95) -> TailRate:
         )
     threshold = float(np.partition(scores.unseen, int(n * fpr + 1e-9))[int(n * fpr + 1e-9)])
     hits, alarms = int((scores.forgotten < threshold).sum()), int((scores.unseen < threshold).sum())
-    total = len(scores.forgotten)
+    return TailCounts(hits, len(scores.forgotten), alarms, n)
+
+
+def tail_rate(counts: TailCounts, level: float = 0.95) -> TailRate:
+    """Return the rates of counts with the intervals of Clopper and Pearson. Needs SciPy.
+
+    The interval of the TPR takes the threshold as given.
+
+    >>> print(tail_rate(TailCounts(hits=10, n_forgotten=500, alarms=10, n_unseen=1000)).interval)
+    [0.010, 0.036]
+    """
     return TailRate(
-        hits / total,
-        clopper_pearson(hits, total, level),
-        alarms / n,
-        clopper_pearson(alarms, n, level),
-        threshold,
+        counts.hits / counts.n_forgotten,
+        clopper_pearson(counts.hits, counts.n_forgotten, level),
+        counts.alarms / counts.n_unseen,
+        clopper_pearson(counts.alarms, counts.n_unseen, level),
     )
+
+
+def exact_bounds() -> bool:
+    """Return whether SciPy is there, which the bounds after Clopper and Pearson need."""
+    try:
+        _beta_quantile()
+    except FedUnlearnError:
+        return False
+    return True
+
+
+def tpr_at_fpr(scores: Scores, fpr: float, level: float = 0.95) -> TailRate:
+    """Return the share of forgotten examples whose score lies below all but ``fpr`` of the unseen ones.
+
+    ``tail_counts`` and ``tail_rate`` in one: see there what is refused and what the intervals mean. To look
+    for over-forgetting, negate the scores. Needs SciPy.
+
+    >>> rate = tpr_at_fpr(Scores(np.linspace(0, 1, 500), np.linspace(0.01, 1, 1000)), fpr=0.01)
+    >>> print(f"{rate.tpr:.3f} {rate.interval}")
+    0.020 [0.010, 0.036]
+    """
+    return tail_rate(tail_counts(scores, fpr), level)
+
+
+def holm(p_values: Sequence[float], alpha: float = 0.05) -> tuple[float, ...]:
+    """Return the level at which each test must reject so that any false rejection has a chance of at most α.
+
+    Holm (Scandinavian Journal of Statistics, 1979): of m tests the smallest p-value is held against α/m, the
+    next one against α/(m − 1), and so on. After the first one that does not reject, none does: those that
+    follow get its level. Tests may depend on each other.
+
+    >>> holm([0.030, 0.005])
+    (0.05, 0.025)
+    >>> holm([0.030, 0.040])
+    (0.025, 0.025)
+    """
+    require(0 < alpha < 1, "alpha", alpha, "between 0 and 1")
+    require(all(0 <= p <= 1 for p in p_values), "p_values", list(p_values), "from 0 to 1")
+    tests = len(p_values)
+    levels, level, stopped = [alpha] * tests, alpha, False
+    for rank, place in enumerate(sorted(range(tests), key=lambda each: p_values[each])):
+        if not stopped:
+            level = alpha / (tests - rank)
+        stopped = stopped or p_values[place] > level
+        levels[place] = level
+    return tuple(levels)
 
 
 def jensen_shannon(one: ArrayLike, other: ArrayLike) -> float:

@@ -17,6 +17,9 @@ The test compares the AUC of the calibrated losses with that of the retrained mo
 
 The last row is the power gate. A test that does not find the client in ω⁰, which was trained on it, would
 pass every model. Without a retrained model there is no verdict at all.
+
+Several targets raise more false alarms than one, so ``alarm_levels`` corrects the level of alarms after Holm.
+A pass of all needs every single one (an intersection-union test), and no correction.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ import numpy as np
 
 from ..core import FedUnlearnError
 from ..core.errors import require, require_count
-from .statistics import Estimate, Interval, Paired, Scores, delong, paired_auc, tost
+from .statistics import NORMAL, Estimate, Interval, Paired, Scores, delong, holm, paired_auc, tost
 
 MARGIN = 0.05
 """The largest difference of AUC that counts as equivalent."""
@@ -43,6 +46,7 @@ ALARM_MINIMUM = 30
 """Examples of each kind below which the normal approximation is not trusted for an alarm either."""
 
 ALARM_LEVEL = 0.95
+"""Confidence of an alarm: of models like retrained ones, about one in twenty raises a false one."""
 
 
 class Verdict(StrEnum):
@@ -79,7 +83,7 @@ class Finding:
     difference_interval: Interval | None = None
     """90 %: equivalence is claimed where it lies within the margin."""
     alarm_interval: Interval | None = None
-    """95 %: an alarm is raised where it excludes 0."""
+    """95 %, and more where there are several targets: an alarm is raised where it excludes 0."""
     slack: float = 0.0
     """Of the difference: how far binning may have moved it. The intervals contain it."""
     gate: Verdict | None = None
@@ -164,12 +168,18 @@ def compare(model: Scores, retrained: Scores, references: Sequence[Scores] = ())
 
 
 def decide(
-    model: Paired, original: Paired | None, *, margin: float = MARGIN, minimum: int = MINIMUM
+    model: Paired,
+    original: Paired | None,
+    *,
+    margin: float = MARGIN,
+    minimum: int = MINIMUM,
+    level: float = ALARM_LEVEL,
 ) -> Finding:
     """Judge a model by its paired comparison with retraining, and by that of ω⁰.
 
     The comparisons are all that the verdict needs: a client can compute them and keep its losses. Without
-    that of ω⁰ there are alarms, but no pass.
+    that of ω⁰ there are alarms, but no pass. ``level`` is the confidence of an alarm: where there are several
+    targets, take it from ``alarm_levels``. Equivalence and the power gate keep theirs.
 
     >>> def compared(difference):
     ...     other, gap = Estimate(0.5, 0.01), Estimate(difference, 0.01)
@@ -183,15 +193,34 @@ def decide(
     sizes = model.n_forgotten, model.n_unseen
     if original is not None and sizes != (original.n_forgotten, original.n_unseen):
         raise FedUnlearnError("the model and the one before unlearning were compared on different examples")
-    gate = None if original is None else _outcome(original, margin)
-    verdict = _outcome(model, margin)
+    gate = None if original is None else _outcome(original, margin, ALARM_LEVEL)
+    verdict = _outcome(model, margin, level)
     # An alarm stands on its own. Silence counts only if the test had enough examples and could see ω⁰.
     if not verdict.alarm:
         if min(sizes) < minimum:
             verdict = Verdict.INCONCLUSIVE
         elif gate is not Verdict.UNDER:
             verdict = Verdict.NO_SIGNAL
-    return _finding(verdict, model, _sentence(verdict, model, gate, margin, minimum), margin, gate)
+    sentence = _sentence(verdict, model, gate, margin, minimum, level)
+    return _finding(verdict, model, sentence, margin, gate, level)
+
+
+def alarm_levels(comparisons: Sequence[Paired], level: float = ALARM_LEVEL) -> tuple[float, ...]:
+    """Return the confidence that an alarm about each of several targets needs, corrected after Holm.
+
+    If no target differs from retraining, the chance of any alarm is then at most 1 − ``level``, instead of
+    that for each target. A comparison with too few examples for an alarm counts, but raises none.
+
+    >>> def compared(difference):
+    ...     gap = Estimate(difference, 0.01)
+    ...     return Paired(Estimate(0.5 + difference, 0.01), Estimate(0.5, 0.01), gap, 1000, 1000)
+    >>> alarm_levels([compared(0.022), compared(0.03)])
+    (0.95, 0.975)
+    >>> alarm_levels([compared(0.022)])
+    (0.95,)
+    """
+    require(0 < level < 1, "level", level, "between 0 and 1")
+    return tuple(1 - alpha for alpha in holm([_p_value(found) for found in comparisons], 1 - level))
 
 
 def no_verdict(model: Scores) -> Finding:
@@ -260,15 +289,15 @@ def hardest(
     )
 
 
-def tail_finding(found: Paired) -> Finding:
+def tail_finding(found: Paired, *, level: float = ALARM_LEVEL) -> Finding:
     """Say what a comparison of the hardest examples shows: an alarm, or nothing."""
-    verdict = _outcome(found, None)
-    if verdict.alarm:
-        return _finding(verdict, found, _sentence(verdict, found, None, None, 0), None, None)
+    verdict = _outcome(found, None, level)
     sentence = (
         f"No alarm among the {found.n_forgotten} hardest forgotten examples, which are too few to claim more."
     )
-    return _finding(verdict, found, sentence, None, None)
+    if verdict.alarm:
+        sentence = _sentence(verdict, found, None, None, 0, level)
+    return _finding(verdict, found, sentence, None, None, level)
 
 
 def client_influence(
@@ -330,11 +359,21 @@ def _hardness(losses: Scores, references: Sequence[Scores]) -> Scores:
     )
 
 
-def _outcome(found: Paired, margin: float | None) -> Verdict:
+def _p_value(found: Paired) -> float:
+    """Two-sided, of no difference; 1 where the examples are too few for an alarm."""
+    if min(found.n_forgotten, found.n_unseen) < ALARM_MINIMUM:
+        return 1.0
+    beyond = abs(found.difference.value) - found.difference.slack
+    if beyond <= 0:
+        return 1.0
+    return 2 * NORMAL.cdf(-beyond / found.difference.error) if found.difference.error else 0.0
+
+
+def _outcome(found: Paired, margin: float | None, level: float) -> Verdict:
     """What the test alone says, without minimum and gate."""
     if margin is not None and tost(found.difference, margin).equivalent:
         return Verdict.EQUIVALENT
-    interval = found.difference.interval(ALARM_LEVEL)
+    interval = found.difference.interval(level)
     if 0 in interval or min(found.n_forgotten, found.n_unseen) < ALARM_MINIMUM:
         return Verdict.INCONCLUSIVE
     return Verdict.UNDER if interval.low > 0 else Verdict.OVER
@@ -347,7 +386,12 @@ def _possible(auc: Estimate) -> Interval:
 
 
 def _finding(
-    verdict: Verdict, found: Paired, sentence: str, margin: float | None, gate: Verdict | None
+    verdict: Verdict,
+    found: Paired,
+    sentence: str,
+    margin: float | None,
+    gate: Verdict | None,
+    level: float,
 ) -> Finding:
     return Finding(
         verdict,
@@ -360,27 +404,32 @@ def _finding(
         found.reference.value,
         found.difference.value,
         found.difference.interval(0.9),
-        found.difference.interval(ALARM_LEVEL),
+        found.difference.interval(level),
         found.difference.slack,
         gate,
     )
 
 
 def _sentence(
-    verdict: Verdict, found: Paired, gate: Verdict | None, margin: float | None, minimum: int
+    verdict: Verdict,
+    found: Paired,
+    gate: Verdict | None,
+    margin: float | None,
+    minimum: int,
+    level: float,
 ) -> str:
     difference, equivalence = found.difference, found.difference.interval(0.9)
-    alarm = difference.interval(ALARM_LEVEL)
+    alarm = difference.interval(level)
     match verdict:
         case Verdict.UNDER:
             return (
                 f"Under-forgotten: the AUC exceeds that of retraining by {difference.value:.3f} "
-                f"(95 % interval {alarm})."
+                f"({100 * level:.3g} % interval {alarm})."
             )
         case Verdict.OVER:
             return (
                 f"Over-forgotten: the AUC falls short of that of retraining by {-difference.value:.3f} "
-                f"(95 % interval of the difference {alarm})."
+                f"({100 * level:.3g} % interval of the difference {alarm})."
             )
         case Verdict.EQUIVALENT:
             return (

@@ -1,0 +1,136 @@
+"""Measures beside the verdict, each against retraining, and the sentences that tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from .statistics import Interval, TailRate, TugOfWar, newcombe, wilson
+from .verdicts import Influence
+
+NAMED = 10
+"""Clients that a sentence names before it counts the others."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of examples with Wilson's 95 % interval."""
+
+    share: float
+    interval: Interval
+    n: int
+    gap: float | None = None
+    """To retraining; None for retraining itself, and without it."""
+    gap_interval: Interval | None = None
+    """Newcombe's, 95 %."""
+
+
+@dataclass(frozen=True)
+class OutputDistance:
+    """The mean Jensen–Shannon distance of a model's outputs to those of retraining, from 0 to 1."""
+
+    forgotten: float
+    unseen: float
+
+
+def rates(counts: Mapping[str, tuple[int, int]]) -> dict[str, Rate]:
+    """Return the share of hits by model, from hits and numbers of examples.
+
+    >>> found = rates({"model": (56, 70), "retrained": (48, 80)})
+    >>> print(f"{found['model'].gap:.2f} {found['model'].gap_interval}")
+    0.20 [0.052, 0.334]
+    """
+    standard = counts.get("retrained")
+    found = {}
+    for model, (hits, n) in counts.items():
+        found[model] = Rate(hits / n, wilson(hits, n), n)
+        if standard is not None and model != "retrained":
+            gap, interval = hits / n - standard[0] / standard[1], newcombe(hits, n, *standard)
+            found[model] = Rate(hits / n, wilson(hits, n), n, gap, interval)
+    return found
+
+
+def rate_sentence(what: str, examples: str, found: Mapping[str, Rate]) -> str:
+    """Say how often something succeeds, and what it is after retraining."""
+    ours, theirs = found["model"], found.get("retrained")
+    told = f"{what} {ours.share:.3f} of {ours.n:,} {examples} examples (95 % interval {ours.interval})"
+    if theirs is None:
+        return f"{told}."
+    return (
+        f"{told}, after retraining on {theirs.share:.3f}; the difference is {ours.gap:+.3f} "
+        f"({ours.gap_interval})."
+    )
+
+
+def tail_sentence(fpr: str, found: Mapping[str, TailRate]) -> str:
+    """Say how many forgotten examples an attack finds that is rarely wrong."""
+    ours = found["model"]
+    told = f"an attack finds {ours.tpr:.3f} of them in the model (95 % interval {ours.interval})"
+    others = {"original": "in the model before unlearning", "retrained": "after retraining"}
+    others["again"] = "after another retraining"
+    more = [f"{found[model].tpr:.3f} {where}" for model, where in others.items() if model in found]
+    return f"at {fpr} false alarms {', '.join([told, *more])}."
+
+
+def distance_sentence(found: Mapping[str, OutputDistance]) -> str:
+    """Say how far the outputs are from those of retraining."""
+    ours = found["model"]
+    told = (
+        f"their Jensen–Shannon distance to retraining is {ours.forgotten:.3f} on forgotten and "
+        f"{ours.unseen:.3f} on unseen examples"
+    )
+    others = {"again": "another retraining", "original": "the model before unlearning"}
+    more = [
+        f"for {who} {found[model].forgotten:.3f} and {found[model].unseen:.3f}"
+        for model, who in others.items()
+        if model in found
+    ]
+    return f"{'; '.join([told, *more])}."
+
+
+def tug_sentence(found: Mapping[str, TugOfWar]) -> str:
+    """Say the scalar with its factors."""
+    factors = ", ".join(f"{name} {factor:.3f}" for name, factor in found["model"].factors.items())
+    told = f"ToW is {found['model'].value:.3f}, the product of {factors}; 1 is like retraining"
+    if "again" in found:
+        told += f", and another retraining has {found['again'].value:.3f}"
+    return f"{told}."
+
+
+def influence_sentence(measure: str, found: Mapping[str, Influence], targets: Collection[str]) -> str:
+    """Say who is worse or better off than after retraining; the clients that were harmed come first."""
+    spelled = {
+        client: f"{'target ' if client in targets else ''}{client} ({each.difference:+.3f})"
+        for client, each in found.items()
+    }
+    largest = max(found, key=lambda client: abs(found[client].difference))
+    if found[largest].beyond is None:
+        return (
+            f"Unseen data, {measure}: the largest difference to retraining is that of {spelled[largest]}; "
+            "whether it is chance, only a second retraining can tell."
+        )
+    beyond = sorted(
+        (client for client, each in found.items() if each.beyond), key=lambda c: -abs(found[c].difference)
+    )
+    if not beyond:
+        return (
+            f"Unseen data, {measure}: no client differs from retraining beyond chance, which is three times "
+            f"the noise floor of two retrainings; the largest difference is that of {spelled[largest]}."
+        )
+    worse = [client for client in beyond if (found[client].difference > 0) == (measure == "loss")]
+    better = [client for client in beyond if client not in worse]
+    told = [
+        f"{what} than after retraining: {listed([spelled[client] for client in clients])}"
+        for what, clients in (("worse", worse), ("better", better))
+        if clients
+    ]
+    return (
+        f"Unseen data, {measure}: beyond chance, which is three times the noise floor of two retrainings, "
+        f"{'; '.join(told)}."
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name the first few and count the others."""
+    more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
