@@ -38,6 +38,25 @@ def _site(site: str) -> ClientData:
     )
 
 
+@cache
+def marked() -> dict[str, ClientData]:
+    """The same world with a backdoor in the target's data, and enough unseen examples for a TPR."""
+    held, others = world()[TARGET], [world()[site] for site in SITES if site != TARGET]
+    unseen = Examples(
+        torch.cat([each.evaluations["audit"].x for each in (held, *others)]),
+        torch.cat([each.evaluations["audit"].y for each in (held, *others)]),
+    )
+
+    def triggered(examples: Examples, size: int) -> Examples:
+        x = examples.x[:size].clone()
+        x[:, -1] = 5
+        return Examples(x, (examples.y[:size] + 1) % 3)
+
+    sets = {"audit": unseen, "backdoor": triggered(held.train, 50)}
+    sets["backdoor-unseen"] = triggered(unseen, 80)
+    return {**world(), TARGET: ClientData(held.train, {**held.evaluations, **sets})}
+
+
 def network() -> nn.Module:
     """With BatchNorm, so that every model brings buffers of its own."""
     return nn.Sequential(nn.Linear(12, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 3))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from audits import SITES, SIZE, TARGET, before, network, retrained, world
+from audits import SITES, SIZE, TARGET, before, marked, network, retrained, world
 from torch import nn
 
 import fedunlearn as fu
@@ -46,7 +47,9 @@ def test_models_that_never_saw_the_target_are_not_under_forgotten(federation, re
 
 def test_a_second_retraining_does_not_affect_the_verdict(federation):
     alone, floored = audit(federation, retrained(3)), audit(federation, retrained(3), again=retrained(4))
-    assert floored.targets == alone.targets
+    for name in ("finding", "original", "tail", "losses"):
+        assert getattr(floored.targets[TARGET], name) == getattr(alone.targets[TARGET], name)
+    assert floored.targets[TARGET].distance.keys() - alone.targets[TARGET].distance.keys() == {"again"}
     assert floored.influence != alone.influence
 
 
@@ -82,7 +85,15 @@ def test_a_client_that_was_harmed_is_named(federation):
         ruined[-1].weight.copy_(ruined[-1].weight.roll(1, 0))
     bad = audit(federation, ruined, again=retrained(4))
     assert all(each.beyond and each.difference < -0.3 for each in bad.influence["accuracy"].values())
-    assert any("accuracy: beyond chance" in told and "site-0 (-0." in told for told in bad.sentences)
+    (told,) = (sentence for sentence in bad.sentences if sentence.startswith("Unseen data, accuracy"))
+    assert "beyond chance, which is three times the noise floor of two retrainings, worse than after" in told
+    assert "site-0 (-0." in told
+    assert "site-2 (-0." in told
+    assert "target site-1 (-0." in told
+    assert "better" not in told
+    (told,) = (sentence for sentence in bad.sentences if sentence.startswith("Unseen data, loss"))
+    assert "worse than after retraining: " in told
+    assert "site-0 (+" in told
     alone = audit(federation, ruined)
     assert all(each.beyond is None for each in alone.influence["loss"].values())
     assert any("only a second retraining can tell" in told for told in alone.sentences)
@@ -99,6 +110,7 @@ def test_a_backdoor_has_its_rate_and_clean_unseen_data():
     assert rates["model"].n == 50
     assert rates["model"].share in rates["model"].interval
     assert any(told.startswith("site-1, backdoor: it succeeds on 0.") for told in found.sentences)
+    assert found.targets[TARGET].asr_unseen == {}
     clean = audit(fu.Sequential(network(), world()), retrained(3))
     assert found.influence["loss"]["site-0"] == clean.influence["loss"]["site-0"]
     assert found.influence["loss"][TARGET] != clean.influence["loss"][TARGET]  # test, without the audit set
@@ -111,22 +123,135 @@ def test_several_targets_pass_only_together(federation):
     assert found.verdict is found.targets["site-0"].finding.verdict
 
 
-def test_every_engine_finds_the_same(federation):
-    expected = audit(federation, retrained(3), again=retrained(4))
-    with fu.Parallel(network(), world(), workers=2) as parallel:
-        assert audit(parallel, retrained(3), again=retrained(4)) == expected
+def test_several_targets_raise_alarms_at_a_corrected_level(federation):
+    alone = audit(federation, before())
+    both = audit(federation, before(), targets=["site-0", TARGET])
+    assert alone.targets[TARGET].finding.alarm_interval.level == 0.95
+    for name in ("finding", "tail"):
+        found = {target: getattr(each, name) for target, each in both.targets.items()}
+        levels = sorted(each.alarm_interval.level for each in found.values())
+        assert levels == pytest.approx([0.95, 0.975])
+        (first,) = (each for each in found.values() if each.alarm_interval.level > 0.96)
+        assert "(97.5 % interval" in first.sentence
+    assert {each.original.alarm_interval.level for each in both.targets.values()} == {0.95}  # of the gate
 
 
-def test_flower_carries_an_audit(federation):
+@pytest.fixture(scope="module")
+def everything() -> fu.Evidence:
+    """An audit in which nothing is left out."""
+    return audit(fu.Sequential(network(), marked()), before(), again=retrained(4))
+
+
+def test_a_model_that_forgot_nothing_is_far_from_retraining_in_every_measure(everything):
+    found = everything.targets[TARGET]
+    assert found.tpr.keys() == {"1 %"}
+    tpr = found.tpr["1 %"]
+    assert tpr["model"] == tpr["original"]
+    assert tpr["model"].interval.low > tpr["again"].interval.high
+    distance = found.distance
+    assert distance["model"] == distance["original"]
+    # Two retrainings differ too, on forgotten as much as on unseen examples.
+    assert distance["model"].forgotten > distance["again"].forgotten + 0.02
+    assert distance["again"].forgotten == pytest.approx(distance["again"].unseen, abs=0.01)
+    assert found.probe.keys() == {"model", "retrained", "original", "again"}
+    assert found.probe["retrained"].gap is None
+    assert found.probe["model"].gap == pytest.approx(
+        found.probe["model"].share - found.probe["retrained"].share
+    )
+    assert found.probe["model"].n == found.finding.n_unseen == 3 * SIZE
+    assert found.asr["model"].n == 50
+    assert found.asr_unseen["model"].n == 80
+    assert found.asr_unseen["model"].gap in found.asr_unseen["model"].gap_interval
+    tug = everything.tug_of_war
+    assert tug.keys() == {"model", "original", "again"}
+    assert tug["model"].factors.keys() == {"forgotten", "retained", "test"}
+    assert tug["model"].factors["forgotten"] < 0.9 < tug["again"].factors["forgotten"]
+    assert tug["model"].value < tug["again"].value
+    for start in (
+        "site-1, forgotten examples: at 1 % false alarms an attack finds 0.",
+        "site-1, outputs: their Jensen–Shannon distance to retraining is 0.",
+        "site-1, last hidden layer: a linear probe is right on 0.",
+        "site-1, backdoor: it succeeds on 0.",
+        "ToW is 0.",
+    ):
+        assert any(sentence.startswith(start) for sentence in everything.sentences)
+    (omitted,) = everything.omitted
+    assert "10,000 at 0.1 % FPR), and there are only 1,860: not all measured for site-1." in omitted
+
+
+def test_the_factors_of_tow_are_accuracies_that_anyone_can_compute(everything):
+    def accuracy(state: fu.State, sets: list[fu.Examples]) -> float:
+        model = network().eval()
+        load(model, state)
+        hits = [model(examples.x).argmax(1) == examples.y for examples in sets]
+        return float(torch.cat(hits).double().mean())
+
+    held, others = marked()[TARGET], [marked()[site] for site in SITES if site != TARGET]
+    sets = {
+        "forgotten": [held.train],
+        "retained": [each.evaluations["seen"] for each in others],
+        # The audit set of a target with a backdoor is not like the data of others.
+        "test": [held.evaluations["test"]]
+        + [each.evaluations[name] for each in others for name in ("test", "audit")],
+    }
+    for name, examples in sets.items():
+        expected = 1 - abs(accuracy(before(), examples) - accuracy(retrained(), examples))
+        assert everything.tug_of_war["model"].factors[name] == pytest.approx(expected)
+
+
+def test_clients_without_a_set_of_seen_examples_are_measured_on_what_they_train_on():
+    sites = {
+        site: fu.ClientData(data.train, {"audit": data.evaluations["audit"]})
+        for site, data in world().items()
+    }
+    found = audit(fu.Sequential(network(), sites), retrained(3))
+    assert found.tug_of_war["original"].factors["retained"] > 0.9
+
+
+def test_without_scipy_rates_in_the_tail_are_left_out(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    found = audit(fu.Sequential(network(), marked()), retrained(3))
+    assert found.targets[TARGET].tpr == {}
+    assert found.targets[TARGET].distance
+    assert any("SciPy: install fedunlearn[evidence]" in sentence for sentence in found.sentences)
+
+
+def test_what_a_task_or_model_does_not_have_is_said_to_be_left_out():
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.randn(60)
+    sites = {site: fu.ClientData((x, y), {"audit": (x[:40], y[:40])}) for site in SITES}
+    models = [nn.Linear(4, 1) for _ in range(3)]
+    found = fu.audit(
+        fu.Sequential(models[0], sites, task=fu.Regression()),
+        models[0],
+        targets=TARGET,
+        retrained=models[1],
+        original=models[2],
+    )
+    assert [note.split(" need")[0] for note in found.omitted] == [
+        "True positive rates",
+        "Output distances",
+        "The linear probe",
+        "ToW",
+    ]
+    assert all(note in found.sentences for note in found.omitted)
+
+
+def test_every_engine_finds_the_same(everything):
+    with fu.Parallel(network(), marked(), workers=2) as parallel:
+        assert audit(parallel, before(), again=retrained(4)) == everything
+
+
+def test_flower_carries_an_audit(everything):
     pytest.importorskip("flwr")
     from flower_apps import QUICK, existing, grid, number_of, served
 
     from fedunlearn.engines import flower
 
-    app = served("perceptron", lambda context: flower.Site(network(), world()[f"site-{number_of(context)}"]))
+    app = served("perceptron", lambda context: flower.Site(network(), marked()[f"site-{number_of(context)}"]))
     nodes = grid(app, names=SITES, nodes=3)
     connected = flower.connect(nodes, network(), clients=3, patience=QUICK)
-    assert audit(connected, retrained(3)) == audit(federation, retrained(3))
+    assert audit(connected, before(), again=retrained(4)) == everything
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))
     own = flower.connect_existing(grid(existing("perceptron")), model, clients=5, patience=QUICK)
@@ -136,7 +261,10 @@ def test_flower_carries_an_audit(federation):
         fu.audit(own, model, targets="site-1")
 
 
-def test_the_evidence_can_be_written_as_json(federation):
+def test_the_evidence_can_be_written_as_json(federation, everything):
+    whole = json.loads(json.dumps(everything.as_dict(), allow_nan=False))
+    assert whole["targets"][TARGET]["tpr"]["1 %"]["model"]["interval"]["level"] == 0.95
+    assert whole["tug_of_war"]["model"]["factors"].keys() == {"forgotten", "retained", "test"}
     found = json.loads(json.dumps(audit(federation, retrained(3)).as_dict(), allow_nan=False))
     assert found["verdict"] == "equivalent"
     assert found["targets"][TARGET]["finding"]["n_unseen"] == SIZE
@@ -160,6 +288,36 @@ def test_clients_that_do_not_answer_are_named():
     assert "site-2 was not measured (did not answer)." in found.sentences
     with pytest.raises(fu.FedUnlearnError, match="target 'site-1' was not audited, it did not answer"):
         audit(Missing(TARGET), retrained(3))
+
+
+class Boasting(fu.Sequential):
+    """Sends distances, or counts of the tail, that cannot be."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(network(), marked())
+        self._what = what
+
+    def exchange(self, jobs, *terms):
+        replies = super().exchange(jobs, *terms)
+        reply = replies[TARGET]
+        if self._what == "distance":
+            far = {"model outputs": {"forgotten": fu.Mean(900.0, 620), "unseen": fu.Mean(1.0, 620)}}
+            reply = replace(reply, statistics={**reply.statistics, **far})
+        else:
+            reply = replace(reply, arrays={**reply.arrays, "model at 1 %": torch.full((4,), 0.5)})
+        return fu.Replies({**replies, TARGET: reply})
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("distance", "target 'site-1' sent output distances that are not from 0 to 1"),
+        ("counts", "target 'site-1' sent a true positive rate whose counts are not possible"),
+    ],
+)
+def test_impossible_measures_are_refused(what, sentence):
+    with pytest.raises(fu.FedUnlearnError, match=sentence):
+        audit(Boasting(what), retrained(3))
 
 
 class Sparing(fu.Sequential):

@@ -73,6 +73,10 @@ def test_a_run_is_audited_against_retraining(here, finished):
     found = evidence(run)
     (target,) = found["targets"]
     assert f"target {target}" in result.stdout
+    for column in ("JS forgotten", "JS unseen", "probe", "retrained again"):
+        assert column in result.stdout
+    assert "ASR" not in result.stdout
+    assert found["tug_of_war"].keys() == {"model", "original", "again"}
     assert all(sentence in result.stdout.replace("\n", " ") for sentence in found["sentences"])
     assert found["notes"] == []
     assert found["verdict"] == found["targets"][target]["finding"]["verdict"] is not None
@@ -108,8 +112,9 @@ def test_unequal_budgets_are_said(here, finished):
 def test_a_backdoor_is_shown_with_its_interval(finished):
     found = audit_run(finished / "backdoor", finished / "backdoor-retrain", workers=1)
     (target,) = found.targets.values()
-    assert target.asr.keys() == {"model", "retrained", "original"}
-    assert target.finding.n_unseen > 30
+    assert target.asr.keys() == target.asr_unseen.keys() == {"model", "retrained", "original"}
+    assert target.asr["model"].n == 76
+    assert target.asr_unseen["model"].n == target.finding.n_unseen == 64
 
 
 @pytest.mark.parametrize(("level", "targets", "examples"), [("sample", 1, 38), ("class", 3, None)])

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from audits import TARGET, before, network, retrained, world
+from audits import TARGET, before, marked, network, retrained, world
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import (
+    Classification,
     ClientData,
     Examples,
     FedUnlearnError,
     Job,
     LanguageModel,
     MultiLabel,
+    Regression,
     Sequential,
     State,
 )
-from fedunlearn.client.audit import NUMBERS, audit_job, unpacked
-from fedunlearn.core.vectors import flatten, load
+from fedunlearn.client.audit import NUMBERS, audit_job, unpacked, unpacked_counts
+from fedunlearn.client.outputs import RIDGE, Outputs, probe
+from fedunlearn.core.vectors import buffers, flatten, load
 from fedunlearn.evidence import Scores, compare, hardest
 
 
@@ -59,7 +63,7 @@ def test_a_target_reveals_what_a_direct_computation_finds(federation):
         "original": compare(original, again, references),
         "hardest": hardest(model, again, references),
     }
-    assert reply.arrays.keys() == expected.keys() == job.expects.keys()
+    assert reply.arrays.keys() == expected.keys() == {name for name in job.expects if " at " not in name}
     for name, pair in expected.items():
         found = unpacked(reply.arrays[name])
         assert (found.n_forgotten, found.n_unseen) == (pair.n_forgotten, pair.n_unseen)
@@ -86,14 +90,125 @@ def test_little_leaves_a_client(federation):
     replies = federation.exchange(sent)
     assert replies["site-0"].arrays == {}
     assert {array.shape for array in replies[TARGET].arrays.values()} == {(len(NUMBERS),)}
+    sent = {name: {held.rpartition(" ")[2] for held in reply.statistics} for name, reply in replies.items()}
+    assert sent["site-0"] == {"test", "audit", "seen"}
+    assert sent[TARGET] == {"test", "audit", "forgotten", "probe", "outputs"}
+    scores = {"probe": {"accuracy"}, "outputs": {"forgotten", "unseen"}}
     for reply in replies.values():
-        assert {name.rpartition(" ")[2] for name in reply.statistics} == {"test", "audit"}
-        assert all(set(means) == {"loss", "accuracy"} for means in reply.statistics.values())
+        for held, means in reply.statistics.items():
+            assert set(means) == scores.get(held.rpartition(" ")[2], {"loss", "accuracy"})
 
 
-def test_nobody_looks_at_the_audit_set_before_the_audit(federation):
-    reply = federation.exchange({TARGET: Job("measure", before().params, buffers=before().buffers)})[TARGET]
-    assert reply.statistics.keys() == {"test", "seen"}
+def test_less_leaves_a_client_without_retraining_and_of_references(federation):
+    alone = federation.exchange({c: audit_job(before(), compare=c == TARGET) for c in world()})
+    assert all(reply.statistics.keys() == {"model test", "model audit"} for reply in alone.values())
+    job = audit_job(before(), retrained=retrained(), references=[retrained(4)], compare=True)
+    sent = federation.exchange({TARGET: job})[TARGET].statistics
+    assert not any(name.startswith("reference") for name in sent)
+
+
+def test_nobody_looks_at_unseen_examples_before_the_audit():
+    job = Job("measure", before().params, buffers=before().buffers)
+    reply = Sequential(network(), marked()).exchange({TARGET: job})[TARGET]
+    assert reply.statistics.keys() == {"test", "seen", "backdoor"}
+
+
+def said(state: State, examples: Examples) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities and what the last layer reads, computed here."""
+    model = network().eval()
+    load(model, state)
+    with torch.inference_mode():
+        return model(examples.x).softmax(1).double(), model[:-1](examples.x).double()
+
+
+def test_rates_in_the_tail_are_counts_of_calibrated_losses():
+    states = {"retrained": retrained(), "original": before(), "again": retrained(4)}
+    target = Sequential(network(), marked())
+    reply = target.exchange({TARGET: audit_job(retrained(3), **states, compare=True)})[TARGET]
+    rated = {name: array for name, array in reply.arrays.items() if " at " in name}
+    # 1,860 unseen examples are enough for 1 %; the retrained model calibrates, so it has no rate of its own.
+    assert rated.keys() == {"model at 1 %", "original at 1 %", "again at 1 %"}
+    held = marked()[TARGET]
+    hardness, scores = (
+        [
+            cross_entropy(said(state, examples)[0].log(), examples.y, reduction="none")
+            for examples in (held.train, held.evaluations["audit"])
+        ]
+        for state in (retrained(), before())
+    )
+    forgotten, unseen = (score - hard for score, hard in zip(scores, hardness, strict=True))
+    threshold = unseen.sort().values[18]
+    hits = int((forgotten < threshold).sum())
+    assert rated["original at 1 %"].tolist() == [hits, 620, 18, 1860]
+    assert hits > 3 * rated["again at 1 %"][0] > 0
+    twins = {**states, "references": [retrained(5), retrained(6)]}
+    reply = target.exchange({TARGET: audit_job(retrained(3), **twins, compare=True)})[TARGET]
+    assert "retrained at 1 %" in reply.arrays
+
+
+def test_output_distances_are_those_of_scipy(federation):
+    distance = pytest.importorskip("scipy.spatial.distance")
+    states = {"model": retrained(3), "original": before(), "again": retrained(4)}
+    job = audit_job(
+        states["model"], retrained=retrained(), original=before(), again=retrained(4), compare=True
+    )
+    found = federation.exchange({TARGET: job})[TARGET].statistics
+    held = world()[TARGET]
+    for name, state in states.items():
+        for part, examples in (("forgotten", held.train), ("unseen", held.evaluations["audit"])):
+            rows = zip(said(state, examples)[0], said(retrained(), examples)[0], strict=True)
+            expected = sum(distance.jensenshannon(p, q, base=2) for p, q in rows)
+            mean = found[f"{name} outputs"][part]
+            assert (mean.total, mean.count) == (pytest.approx(expected, rel=1e-4), 620)
+    assert "retrained outputs" not in found
+
+
+def test_the_probe_is_ridge_regression_on_the_last_hidden_layer(federation):
+    """Here by least squares on a longer system, as an augmented matrix: another way to the same solution."""
+    job = audit_job(retrained(3), retrained=retrained(), compare=True)
+    found = federation.exchange({TARGET: job})[TARGET].statistics
+    held = world()[TARGET]
+    seen, unseen = (
+        said(retrained(3), examples)[1].numpy() for examples in (held.train, held.evaluations["audit"])
+    )
+    centred, labels = seen - seen.mean(0), np.eye(3)[held.train.y]
+    ridge = RIDGE * np.square(centred).sum() / centred.shape[1]
+    longer = np.vstack([centred, np.sqrt(ridge) * np.eye(64)])
+    weights = np.linalg.lstsq(longer, np.vstack([labels - labels.mean(0), np.zeros((64, 3))]), rcond=None)[0]
+    right = ((unseen - seen.mean(0)) @ weights + labels.mean(0)).argmax(1) == held.evaluations[
+        "audit"
+    ].y.numpy()
+    mean = found["model probe"]["accuracy"]
+    assert (mean.total, mean.count) == (right.sum(), 620)
+    assert mean.value > 0.7
+
+
+def test_both_forms_of_the_probe_agree():
+    """More features than examples, and fewer: repeated features change the form and nothing else."""
+    torch.manual_seed(0)
+    x, y = torch.randn(50, 8).double(), torch.arange(50) % 3
+    x[:, 0] += y
+    few = Outputs(torch.zeros(50, 3), y, x)
+    many = replace(few, features=x.repeat(1, 10) / 10**0.5)
+    # Ten copies have a tenth of the mean length each, and share the weight.
+    assert probe(few, few)["accuracy"].value > 0.5
+    with pytest.MonkeyPatch.context() as patch:
+        expected = probe(few, few)
+        patch.setattr("fedunlearn.client.outputs.RIDGE", 10 * RIDGE)
+        assert probe(many, many) == expected
+
+
+def test_a_probe_finds_what_the_last_layer_hides():
+    """Forgetting in the last layer alone changes outputs and not the probe."""
+    model = network()
+    load(model, before())
+    with torch.no_grad():
+        model[-1].weight.zero_()
+    hidden = State(flatten(model), buffers=before().buffers)
+    job = audit_job(hidden, retrained=retrained(), original=before(), compare=True)
+    found = Sequential(network(), world()).exchange({TARGET: job})[TARGET].statistics
+    assert found["model probe"] == found["original probe"]
+    assert found["model forgotten"]["accuracy"].value < 0.5 < found["original forgotten"]["accuracy"].value
 
 
 def test_a_target_without_an_audit_set_uses_its_test_set():
@@ -146,6 +261,55 @@ def test_texts_and_label_sets_count_once():
         {"a": audit_job(State(flatten(linear)), compare=True)}
     )["a"]
     assert reply.arrays["losses"][-2:].tolist() == [30, 20]
+
+
+class Headless(nn.Module):
+    """No linear layer at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(12, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "labels", "left"),
+    [
+        (nn.Linear(12, 3), Classification(), None, {"outputs"}),  # nothing is hidden in front of it
+        (Headless(), Classification(), None, {"outputs"}),
+        (network(), Classification(), "one", {"outputs"}),  # always right
+        (network(), MultiLabel(), "several", set()),
+        (nn.Sequential(network(), nn.Linear(3, 1)), Regression(), "numbers", set()),
+    ],
+    ids=["one layer", "no linear layer", "one class", "multi-label", "regression"],
+)
+def test_what_cannot_be_measured_is_left_out(model, task, labels, left):
+    torch.manual_seed(0)
+    x, y = world()[TARGET].train
+    y = {
+        "one": torch.zeros_like(y),
+        "several": torch.nn.functional.one_hot(y, 3),
+        "numbers": torch.randn(len(y)),
+        None: y,
+    }[labels]
+    state = State(flatten(model), buffers=buffers(model))
+    other = replace(state, params=state.params + 0.1)
+    held = {"a": ClientData((x, y), {"audit": (x[:90], y[:90])})}
+    sites = Sequential(model, held, task=task)
+    reply = sites.exchange({"a": audit_job(state, retrained=other, compare=True)})["a"]
+    kinds = {name.rpartition(" ")[2] for name, means in reply.statistics.items() if means}
+    assert kinds & {"probe", "outputs"} == left
+    assert "model" in reply.arrays
+
+
+@pytest.mark.parametrize(
+    "numbers", [[3, 2, 0, 9], [1, 2, 10, 9], [0.5, 2, 0, 9], [-1, 2, 0, 9], [0, 0, 0, 9]]
+)
+def test_impossible_counts_are_refused(numbers):
+    with pytest.raises(FedUnlearnError, match="sent a true positive rate whose counts are not possible"):
+        unpacked_counts(torch.tensor(numbers))
 
 
 @pytest.mark.parametrize(

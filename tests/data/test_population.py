@@ -371,6 +371,23 @@ class TestAuditPool:
             for client in others
         )
 
+    @pytest.mark.parametrize("level", ["client", "sample"])
+    def test_all_unseen_examples_of_a_target_have_the_trigger_once(self, toy, level):
+        clean, people = (populate(toy, **settings(backdoor=b, level=level, audit=0.3)) for b in (False, True))
+        (target,) = people.targets
+        before = clean.auditing[target].evaluations["audit"]
+        marked = people.auditing[target].evaluations["backdoor-unseen"]
+        assert torch.equal(marked.y, (before.y + 5) % 10)
+        assert torch.equal(marked.x, trigger(3, toy.train.x.shape[1:]).stamp(before.x))
+        held = [*people.pretraining.items(), *people.unlearning.items(), *clean.unlearning.items()]
+        assert {name for name, data in held if "backdoor-unseen" in data.evaluations} <= {
+            target,
+            target.partition("#")[0],
+        }
+        assert all("backdoor-unseen" not in data.evaluations for data in clean.unlearning.values())
+        plain = populate(toy, **settings(level=level))
+        assert all("backdoor-unseen" not in data.evaluations for data in plain.unlearning.values())
+
     @pytest.mark.parametrize("backdoor", [False, True])
     def test_forgotten_samples_have_unseen_ones_of_their_kind(self, toy, backdoor):
         people = populate(toy, **settings(level="sample", share=0.2, backdoor=backdoor, audit=0.3))

@@ -17,8 +17,13 @@ from fedunlearn.evidence import (
     canary_bound,
     clopper_pearson,
     delong,
+    exact_bounds,
+    holm,
     jensen_shannon,
+    newcombe,
     paired_auc,
+    tail_counts,
+    tail_rate,
     tost,
     tpr_at_fpr,
     tug_of_war,
@@ -92,6 +97,16 @@ def test_auc_agrees_with_scikit_learn() -> None:
 
 
 @properties
+@given(st.integers(0, 2**32), st.integers(5, 60), st.integers(5, 60))
+def test_delong_agrees_with_scipy(seed: int, m: int, n: int) -> None:
+    """The statistic of Brunner and Munzel is the distance of the AUC from 0.5 in DeLong's errors."""
+    rng = np.random.default_rng(seed)
+    a, b = np.round(rng.normal(size=m), 1), np.round(rng.normal(0.3, size=n), 1)
+    found = delong(Scores(a, b))
+    assert (found.value - 0.5) / found.error == pytest.approx(-stats.brunnermunzel(b, a).statistic)
+
+
+@properties
 @given(samples, samples, st.integers(0, 2**32))
 def test_delong_agrees_with_all_pairs(a: list[float], b: list[float], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -116,6 +131,26 @@ def test_delong_agrees_with_the_bootstrap() -> None:
     assert found.error == pytest.approx(np.std(drawn), rel=0.1)
     # Independent samples would have a larger error.
     assert found.error < 0.85 * math.hypot(delong(one).error, delong(two).error)
+
+
+def test_the_paired_error_agrees_with_the_jackknife() -> None:
+    """Leaving out one example at a time, of each set: another estimate of the same variance."""
+    one, two = correlated(4, 120, 150)
+
+    def difference(i: NDArray[np.bool_], j: NDArray[np.bool_]) -> float:
+        return auc(one.forgotten[i], one.unseen[j]) - auc(two.forgotten[i], two.unseen[j])
+
+    everything = np.ones(120, bool), np.ones(150, bool)
+    variance = 0.0
+    for place, size in enumerate((120, 150)):
+        left = []
+        for number in range(size):
+            chosen = [each.copy() for each in everything]
+            chosen[place][number] = False
+            left.append(difference(*chosen))
+        variance += (size - 1) / size * np.square(np.array(left) - np.mean(left)).sum()
+    # Both are (n − 1)/n of each other at most.
+    assert paired_auc(one, two).difference.error == pytest.approx(math.sqrt(variance), rel=0.01)
 
 
 def test_a_model_compared_with_itself_differs_by_exactly_nothing() -> None:
@@ -143,6 +178,9 @@ def test_infinite_losses_are_ordered_too() -> None:
         (lambda: wilson(3, 2), "hits = 3: it must be at most n = 2"),
         (lambda: clopper_pearson(0, 0), "n = 0"),
         (lambda: wilson(1, 2, level=1), "level = 1"),
+        (lambda: holm([0.5, 1.5]), "p_values"),
+        (lambda: holm([0.5], alpha=0), "alpha = 0"),
+        (lambda: newcombe(1, 2, 3, 2), "hits = 3: it must be at most n = 2"),
         (lambda: canary_bound(3, 2), "correct = 3: it must be at most guesses = 2"),
         (lambda: jensen_shannon([0.5, 0.6], [0.5, 0.5]), "add up to 1"),
         (lambda: jensen_shannon([1.0], [0.5, 0.5]), "compare equal shapes"),
@@ -210,6 +248,49 @@ def test_intervals_of_proportions_known_from_the_literature() -> None:
         assert (exact.low, exact.high) == pytest.approx((low, high), abs=5e-5)
 
 
+def test_the_interval_of_a_difference_known_from_the_literature() -> None:
+    # Newcombe (Statistics in Medicine, 1998), the paper on differences, table II, method 10.
+    for hits, n, other, other_n, low, high in [
+        (56, 70, 48, 80, 0.0524, 0.3339),
+        (9, 10, 3, 10, 0.1705, 0.8090),
+        (10, 10, 0, 20, 0.6791, 1.0),
+        (5, 56, 0, 29, -0.0381, 0.1926),
+    ]:
+        found = newcombe(hits, n, other, other_n)
+        assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+        turned = newcombe(other, other_n, hits, n)
+        assert (turned.low, turned.high) == pytest.approx((-high, -low), abs=5e-5)
+
+
+def test_holm_known_from_the_literature() -> None:
+    # Four tests: the two smallest reject, the third does not and stops the fourth.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.05 / 3, 0.025, 0.025, 0.0125])
+
+
+@properties
+@given(st.lists(st.floats(0, 0.2), min_size=1, max_size=8))
+def test_holm_rejects_what_adjusted_p_values_reject(p_values: list[float]) -> None:
+    """Adjusted as R's p.adjust does: a running maximum of (m − rank) p."""
+    order = np.argsort(p_values, kind="stable")
+    scaled = np.array(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(scaled)
+    for p, level, ours in zip(p_values, holm(p_values), adjusted, strict=True):
+        if abs(ours - 0.05) > 1e-9:
+            assert (p <= level) == (ours <= 0.05)
+
+
+def test_holm_of_many_true_hypotheses_is_rarely_wrong() -> None:
+    rng = np.random.default_rng(1)
+    wrong, plain = 0, 0
+    for _ in range(2000):
+        p_values = rng.uniform(size=6).tolist()
+        wrong += any(p <= level for p, level in zip(p_values, holm(p_values), strict=True))
+        plain += min(p_values) <= 0.05
+    assert wrong / 2000 <= 0.065
+    assert plain / 2000 > 0.2
+
+
 def test_the_tpr_counts_what_lies_below_the_threshold() -> None:
     rng = np.random.default_rng(1)
     scores = Scores(rng.normal(-1, size=500), rng.normal(size=2000))
@@ -219,6 +300,7 @@ def test_the_tpr_counts_what_lies_below_the_threshold() -> None:
     assert found.tpr in found.interval
     assert found.interval == clopper_pearson(round(500 * found.tpr), 500)
     assert 0.01 in found.fpr_interval
+    assert tail_rate(tail_counts(scores, 0.01)) == found
 
 
 def test_ties_at_the_threshold_never_raise_the_fpr() -> None:
@@ -259,7 +341,10 @@ def test_the_tug_of_war_is_the_product_of_its_factors() -> None:
     [(32, 32, 2.32), (24, 32, 0.38), (160, 256, 0.29), (16, 32, 0), (0, 9, 0)],
 )
 def test_the_canary_bound(correct: int, guesses: int, epsilon: float) -> None:
-    assert canary_bound(correct, guesses).epsilon_low == pytest.approx(epsilon, abs=0.005)
+    found = canary_bound(correct, guesses)
+    assert found.epsilon_low == pytest.approx(epsilon, abs=0.005)
+    exact = stats.binomtest(correct, guesses, alternative="greater").proportion_ci(0.95, "exact")
+    assert found.accuracy_low == pytest.approx(exact.low, abs=1e-9)
 
 
 def test_the_canary_bound_is_wrong_as_rarely_as_it_says() -> None:
@@ -274,3 +359,9 @@ def test_exact_bounds_name_the_extra_that_they_need(monkeypatch: pytest.MonkeyPa
     with pytest.raises(FedUnlearnError, match=r"need SciPy: pip install 'fedunlearn\[evidence\]'$"):
         clopper_pearson(1, 2)
     assert 0.5 in wilson(1, 2)
+    assert not exact_bounds()
+    assert tail_counts(Scores([0.0], np.arange(1000.0) + 1), 0.01).hits == 1
+
+
+def test_scipy_is_noticed() -> None:
+    assert exact_bounds()

@@ -13,12 +13,14 @@ from fedunlearn.evidence import (
     Paired,
     Scores,
     Verdict,
+    alarm_levels,
     calibrated,
     client_influence,
     decide,
     judge,
     no_verdict,
     tail_alarm,
+    tail_finding,
 )
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "verdict_error_rates.py"
@@ -206,6 +208,40 @@ def test_the_tail_alarm_is_rarely_false() -> None:
         found = tail_alarm(world.losses(), retrained=world.losses(), references=[world.losses()])
         alarms += found.verdict is not Verdict.INCONCLUSIVE
     assert alarms / 300 <= 0.085  # 5 % and three standard errors of the simulation
+
+
+def test_alarms_about_several_targets_are_corrected() -> None:
+    """Each of three is an alarm alone; together only what Holm's levels allow is."""
+    found = [compared(difference) for difference in (0.0205, 0.03, -0.021)]
+    assert alarm_levels(found) == pytest.approx([1 - 0.05 / 2, 1 - 0.05 / 3, 1 - 0.05 / 2])
+    several = [
+        tail_finding(pair, level=level).verdict
+        for pair, level in zip(found, alarm_levels(found), strict=True)
+    ]
+    assert [tail_finding(pair).verdict.alarm for pair in found] == [True, True, True]
+    assert [verdict.alarm for verdict in several] == [False, True, False]
+    # Equivalence does not depend on the level of alarms.
+    levels = (0.95, 0.999)
+    assert {decide(compared(0.01), compared(0.08), level=each).verdict for each in levels} == {
+        Verdict.EQUIVALENT
+    }
+    # What binning may hide, and too few examples, are no alarm.
+    assert alarm_levels([compared(0.03, slack=0.05), compared(0.03, n=29)]) == pytest.approx([0.975, 0.975])
+    assert alarm_levels([compared(0.03, error=0.0), compared(0.0, error=0.0)]) == pytest.approx([0.975, 0.95])
+
+
+def test_false_alarms_of_five_targets_are_as_rare_as_of_one() -> None:
+    rng = np.random.default_rng(1)
+    alarms = plain = 0
+    for _ in range(2000):
+        found = [compared(difference) for difference in rng.normal(0, 0.01, 5)]
+        levels = alarm_levels(found)
+        alarms += any(
+            tail_finding(p, level=level).verdict.alarm for p, level in zip(found, levels, strict=True)
+        )
+        plain += any(tail_finding(pair).verdict.alarm for pair in found)
+    assert alarms / 2000 <= 0.065
+    assert plain / 2000 > 0.18
 
 
 def test_influence_is_measured_against_the_noise_of_retraining() -> None:

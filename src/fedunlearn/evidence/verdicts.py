@@ -311,8 +311,8 @@ def client_influence(
 
     Two retrainings differ too. ``again`` is a second one; a client's floor is its own difference between the
     two or, if larger, the root mean square over all clients. A difference beyond ``factor`` times the floor
-    is more than chance: of ten clients with the same noise, fewer than one in a hundred is flagged wrongly.
-    Give all clients at once: with a single one the floor is one number, and one in six is flagged wrongly.
+    is more than chance. Give all clients at once: of ten with the same noise, fewer than one in a hundred is
+    flagged wrongly, of three one in thirty; a single one, whose floor is one number, in one case of six.
     Without ``again`` the differences have no floor, and nobody is flagged.
 
     >>> first, second = {"a": 0.80, "b": 0.70, "c": 0.75}, {"a": 0.81, "b": 0.69, "c": 0.75}
