@@ -16,7 +16,7 @@ from ..core import Batch, ClientId, FedUnlearnError, did_you_mean
 SETS = ("test", "seen", "backdoor", "forget", "audit", "backdoor-unseen")
 """The evaluation sets that measures know."""
 
-UNSEEN_SETS = ("audit", "backdoor-unseen")
+AUDITED = ("audit", "backdoor-unseen")
 """Nobody looks at these before the audit: a choice that rests on them would spoil it."""
 
 

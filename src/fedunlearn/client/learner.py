@@ -31,7 +31,7 @@ from ..core.task import valid_score
 from ..evidence import Scores
 from . import audit
 from . import data as holdings
-from .data import UNSEEN_SETS, ClientData, Data, Examples
+from .data import AUDITED, ClientData, Data, Examples
 from .outputs import Outputs, distance, outputs, probe
 from .perceptron import fused
 
@@ -86,7 +86,7 @@ class Learner:
             return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
         if job.work == "measure":
-            sets = {name: held for name, held in data.evaluations.items() if name not in UNSEEN_SETS}
+            sets = {name: held for name, held in data.evaluations.items() if name not in AUDITED}
             return Reply(None, examples, self._measure(sets))
         if job.work == "audit":
             return self._audit(client, data, job)
