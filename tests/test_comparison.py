@@ -245,7 +245,7 @@ def test_in_the_protocol_those_that_climb_a_loss_stop_and_no_others(scale):
 
 
 @pytest.mark.parametrize(
-    ("row", "rates"), [("finetune", 2), ("not", 0), ("reset", 2), ("retrain", 0), ("fedosd", 2)]
+    ("row", "rates"), [("finetune", 2), ("not", 0), ("reset", 2), ("fast-retrain", 0), ("fedosd", 2)]
 )
 def test_trials_are_for_those_whose_rate_matters(write, tmp_path, row, rates):
     text = BASE + f"[grid]\nrates = [0.1, 0.2]\n[methods.{row}]\n"

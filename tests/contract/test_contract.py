@@ -42,8 +42,9 @@ ALL = range(1, 99)
 
 def test_the_methods_of_this_release_are_registered():
     assert {
-        *("ascent", "ewcsga", "federaser", "fedkdu", "fedosd", "fedosd-joint", "fedquit", "fedrecovery"),
-        *("finetune", "fupga", "knot", "mode", "not", "puf", "rapid", "reset", "retrain", "sfu"),
+        *("ascent", "ewcsga", "fast-retrain", "federaser", "fedkdu", "fedosd", "fedosd-joint", "fedquit"),
+        *("fedrecovery", "finetune", "fupga", "knot", "mode", "not", "puf", "rapid", "reset", "retrain"),
+        "sfu",
         *(f"fedosd-m{number}" for number in range(1, 7)),
     } <= set(METHODS)
 
@@ -98,7 +99,8 @@ def test_the_order_of_clients_does_not_matter(name):
 def test_zero_rounds_is_the_identity_or_a_fresh_model(name):
     nothing = Schedule(unlearn_rounds=0, recover_rounds=0)
     outcome = unlearn(phases(name, nothing), request(), Quadratics())
-    expected = request().fresh("retrain").params if name in ("retrain", "rapid") else request().params
+    fresh = {"retrain": "retrain", "rapid": "retrain", "fast-retrain": "fast-retrain"}.get(name)
+    expected = request().params if fresh is None else request().fresh(fresh).params
     assert torch.equal(outcome.params, expected)
     assert outcome.status is Status.DONE
 

@@ -29,7 +29,7 @@ KINDS = ["locals", "norms", "residuals", "updates"]
 SCHEDULE = Schedule(4, 0.05, 3, 0.05)
 WITH_UCE_ALONE = {
     *("federaser", "fedosd", "fedosd-m2", "fedosd-m3", "fedosd-m4", "fedosd-m5"),
-    *("fedrecovery", "finetune", "not", "puf", "reset", "retrain"),
+    *("fast-retrain", "fedrecovery", "finetune", "not", "puf", "reset", "retrain"),
 }
 
 

@@ -341,7 +341,7 @@ def test_an_unknown_or_offline_target_is_refused_before_anybody_is_asked(target,
     assert len(nodes.pushed) == asked
 
 
-@pytest.mark.parametrize("how", ["retrain", "not", "reset", "finetune", "rapid"])
+@pytest.mark.parametrize("how", ["retrain", "fast-retrain", "not", "reset", "finetune", "rapid"])
 def test_a_target_that_has_left_for_good_can_be_forgotten_by_methods_that_do_not_ask_it(how, tmp_path):
     options = {"method": how, "schedule": SCHEDULE}
     model = network(NAME)

@@ -56,6 +56,7 @@ def rows(name: str, key: str, **options: object) -> list[object]:
 
 TRAININGS = {
     "retrain": (0, 360),
+    "fast-retrain": (0, 360),
     "finetune": (0, 360),
     "federaser": (0, 360),
     "rapid": (0, 360),

@@ -5,6 +5,7 @@ from ..core.registry import method
 from .ablations import m1, m2, m3, m4, m5, m6
 from .ascent import ascent
 from .ewcsga import ewcsga
+from .fast_retrain import fast_retrain
 from .fedavg import Averaging, Pretraining
 from .federaser import federaser
 from .fedkdu import fedkdu
@@ -31,6 +32,7 @@ __all__ = [
     "Schedule",
     "ascent",
     "ewcsga",
+    "fast_retrain",
     "federaser",
     "fedkdu",
     "fedosd",

@@ -22,6 +22,7 @@ NAMES = {
     "puf": "PUF",
     "rapid": "Rapid",
     "reset": "Reset",
+    "fast-retrain": "Fast retraining",
 }
 """The order determines the styles in figures."""
 

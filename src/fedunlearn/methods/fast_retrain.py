@@ -1,0 +1,55 @@
+"""Fast retraining: a new model, averaged with server momentum (Hsu et al., 2019) at a falling rate (ours)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..core import Phase, Request, Round, State, require, train
+from ..core.registry import method
+from .retrain import FreshAveraging
+from .schedule import Schedule
+
+LAST = 0.05
+"""The learning rate of the last round, as a share of the first."""
+
+
+@dataclass(frozen=True)
+class MomentumAveraging(FreshAveraging):
+    """The server treats the mean displacement as a gradient and descends with Nesterov's momentum.
+
+    The learning rate is constant in the first half of the rounds and then falls linearly.
+    """
+
+    purpose: str = "fast-retrain"
+    momentum: float = 0.9
+
+    def round(self, request: Request, state: State) -> Round:
+        rate = self.lr * share(state.round, self.rounds)
+        replies = yield {client: train(state.params, lr=rate) for client in request.asked}
+        mean = replies.some(request.asked).average()
+        velocity = self.momentum * state.memory.get("velocity", torch.zeros_like(mean)) + mean
+        return state.step(-mean - self.momentum * velocity).remember(velocity=velocity)
+
+
+def share(number: int, rounds: int) -> float:
+    """Of the learning rate, in a round with this number."""
+    falling = rounds - rounds // 2
+    return 1 - (1 - LAST) * max(0, number - rounds // 2) / max(1, falling - 1)
+
+
+@method(
+    "fast-retrain",
+    paper="ours, after Hsu et al., 2019",
+    summary="a new model from the retained clients alone, in fewer rounds: momentum and a falling rate",
+    online="retained",
+)
+def fast_retrain(
+    schedule: Schedule, *, rounds: int | None = None, momentum: float = 0.9
+) -> tuple[Phase, ...]:
+    """``rounds`` replaces the schedule's total. ``momentum`` is the share of a step that the next repeats."""
+    require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
+    require(0 <= momentum < 1, "momentum", momentum, "at least 0 and below 1")
+    total = schedule.rounds if rounds is None else rounds
+    return (MomentumAveraging(total, schedule.pretrain_lr, momentum=momentum),)
