@@ -230,8 +230,8 @@ def _check_stand_ins(reserved: Mapping[ClientId, Examples], batch_size: int, twi
     for client, examples in reserved.items():
         if len(examples.y) < batch_size:
             raise FedUnlearnError(
-                f"twins = {twins:g} leaves {len(examples.y)} examples for the stand-in of {client}, fewer than "
-                f"a batch of {batch_size}: use a larger share or a smaller batch_size"
+                f"twins = {twins:g} leaves {len(examples.y)} examples for the stand-in of {client}, fewer "
+                f"than a batch of {batch_size}: use a larger share or a smaller batch_size"
             )
 
 
