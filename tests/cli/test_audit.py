@@ -150,6 +150,18 @@ def test_a_retraining_is_compared_with_the_second(finished):
     assert all(difference is not None for difference in differences)
 
 
+def test_compare_audits_its_runs_and_shows_the_evidence(here, finished, tmp_path):
+    (tmp_path / "compare.toml").write_text(WORLD + "[methods.finetune]\n")
+    result = here("compare", tmp_path / "compare.toml", "--workers", 1, "--out", tmp_path / "runs")
+    assert result.returncode == 0, result.stderr
+    table = result.stdout[result.stdout.index("Hardest alarms") :]
+    lasting = (tmp_path / "runs/comparison.md").read_text()
+    for row in ("ω⁰", "retraining", "second retraining", "finetune"):
+        assert f"\n{row} " in table
+        assert f"\n| {row} | " in lasting[lasting.index("Hardest alarms") :]
+    assert evidence(tmp_path / "runs/seed-1/finetune")["models"]["retrained"]["made"] == "on demand"
+
+
 def test_a_checkpoint_has_no_known_budget_so_a_retraining_must_be_named(here, finished, refused_here):
     start = finished / "finetune" / "omega0.safetensors"
     run = finished / "started"

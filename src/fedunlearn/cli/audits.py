@@ -91,7 +91,9 @@ def _target_table(evidence: TargetEvidence) -> list[list[str]]:
 
 
 def _row(finding: Finding) -> list[str]:
-    verdict = "none" if finding.verdict is None else finding.verdict.replace("_", " ").upper()
+    from ..report.evidence import verdict_text
+
+    verdict = "none" if finding.verdict is None else verdict_text(finding.verdict)
     return [
         f"{finding.auc:.3f}",
         str(finding.interval),
