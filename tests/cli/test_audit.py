@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedunlearn.experiment import audit_run, perform, read
-from fedunlearn.record import read_outcome
+from fedunlearn.record import model_hash, read_outcome, read_state
 
 WORLD = """
 method = "finetune"
@@ -47,6 +47,8 @@ RUNS = {
     "sample-retrain": [*RETRAIN, "request.level=sample", "request.share=0.5"],
     "class": ["request.level=class", "request.label=2"],
     "class-retrain": [*RETRAIN, "request.level=class", "request.label=2"],
+    "twins": ["data.twins=0.3"],
+    "twins-fedosd": ["data.twins=0.3", "method=fedosd"],
     "backdoor-no-pool": ["backdoor.enabled=true", "data.audit=0", "pretraining.rounds=1"],
 }
 
@@ -87,15 +89,95 @@ def test_a_run_is_audited_against_retraining(here, finished):
     models = {
         name: read_outcome(finished / name)["model_sha256"] for name in ("finetune", "retrain", "again")
     }
-    assert found["models"]["model"] == models["finetune"]
-    assert found["models"]["retrained"] == models["retrain"]
-    assert found["models"]["again"] == models["again"] != models["retrain"]
+    retrain = {"made": "run", "method": "retrain", "rounds": 12}
+    assert models["again"] != models["retrain"]
+    assert found["models"] == {
+        "model": {"sha256": models["finetune"], "made": "run", "method": "finetune", "rounds": 2},
+        "original": {
+            "sha256": model_hash(read_state(run / "omega0.safetensors")[0]),
+            "made": "pre-training",
+            "rounds": 12,
+        },
+        "retrained": {"sha256": models["retrain"], "number": 1, **retrain},
+        "again": {"sha256": models["again"], "number": 2, **retrain},
+    }
 
 
-def test_without_a_retraining_no_verdict_is_possible(here, finished):
-    result = here("audit", finished / "finetune", "--workers", 1)
+def test_without_a_named_retraining_two_are_made_once_with_the_budget_of_omega0(here, finished):
+    copies = [shutil.copytree(finished / "finetune", finished / f"copy-{number}") for number in (1, 2)]
+    named = audit_run(copies[0], finished / "retrain", again=finished / "again", workers=1)
+    result = here("audit", *copies, "--workers", 1)
+    assert result.returncode == 0, result.stderr
+    assert "2 runs, 24 rounds at most" in result.stdout
+    assert result.stdout.count("retraining-1 (1 of 2)") == 1  # the second run takes it from the cache
+    for copy in copies:
+        assert result.stdout.count(f"evidence  {copy / 'evidence.json'}") == 1
+        found = evidence(copy)
+        assert found["sentences"] == list(named.sentences)
+        for name, run, number in (("retrained", "retrain", 1), ("again", "again", 2)):
+            assert found["models"][name] == {
+                "sha256": read_outcome(finished / run)["model_sha256"],
+                "made": "on demand",
+                "rounds": 12,
+                "number": number,
+            }
+
+
+def test_twins_calibrate_where_the_data_has_room_for_them(here, finished):
+    result = here("audit", finished / "twins", finished / "twins-fedosd", "--workers", 1)
+    assert result.returncode == 0, result.stderr
+    assert "4 runs, 48 rounds at most" in result.stdout
+    ours, theirs = (evidence(finished / name)["models"] for name in ("twins", "twins-fedosd"))
+    assert list(ours) == ["again", "model", "original", "retrained", "twin-1", "twin-2"]
+    hashes = {made["sha256"] for made in ours.values()}
+    assert len(hashes) == 6
+    assert all(theirs[name] == ours[name] for name in ours if name != "model")
+    assert ours["twin-2"].items() >= {"made": "on demand", "rounds": 12, "number": 2}.items()
+    target = evidence(finished / "twins")["targets"]
+    none = audit_run(finished / "twins", twins=0, workers=1)
+    assert list(evidence(finished / "twins")["models"]) == ["again", "model", "original", "retrained"]
+    ((name, found),) = none.targets.items()
+    assert found.finding.auc != target[name]["finding"]["auc"]
+    assert found.losses.auc == target[name]["losses"]["auc"]
+
+
+def test_a_retraining_is_compared_with_the_second(finished):
+    found = audit_run(finished / "retrain", workers=1)
+    assert found.notes == ("The model is the first retraining, so it is compared with the second.",)
+    models = evidence(finished / "retrain")["models"]
+    assert models["model"]["sha256"] == read_outcome(finished / "retrain")["model_sha256"]
+    assert models["retrained"]["number"] == 2
+    assert "again" not in models
+    second = audit_run(finished / "again", workers=1)
+    assert evidence(finished / "again")["models"]["retrained"]["number"] == 1
+    differences = [each.targets[t].finding.difference for each in (found, second) for t in each.targets]
+    assert all(difference is not None for difference in differences)
+
+
+def test_compare_audits_its_runs_and_shows_the_evidence(here, finished, tmp_path):
+    (tmp_path / "compare.toml").write_text(WORLD + "[methods.finetune]\n")
+    result = here("compare", tmp_path / "compare.toml", "--workers", 1, "--out", tmp_path / "runs")
+    assert result.returncode == 0, result.stderr
+    table = result.stdout[result.stdout.index("Hardest alarms") :]
+    lasting = (tmp_path / "runs/comparison.md").read_text()
+    for row in ("ω⁰", "retraining", "second retraining", "finetune"):
+        assert f"\n{row} " in table
+        assert f"\n| {row} | " in lasting[lasting.index("Hardest alarms") :]
+    assert evidence(tmp_path / "runs/seed-1/finetune")["models"]["retrained"]["made"] == "on demand"
+
+
+def test_a_checkpoint_has_no_known_budget_so_a_retraining_must_be_named(here, finished, refused_here):
+    start = finished / "finetune" / "omega0.safetensors"
+    run = finished / "started"
+    perform(read(finished / "world.toml", [f"checkpoint={start}"]), run, workers=1)
+    result = here("audit", run, "--workers", 1)
     assert "No verdict possible without a retrained model" in result.stdout
-    assert evidence(finished / "finetune")["verdict"] is None
+    assert "a verdict needs a retraining that is named with --against" in result.stdout.replace("\n", " ")
+    found = evidence(run)
+    assert found["verdict"] is None
+    assert found["models"]["original"]["made"] == "checkpoint"
+    assert audit_run(run, finished / "retrain", workers=1).verdict is not None
+    assert "use no twins" in refused_here("audit", run, "--against", finished / "retrain", "--twins", 1)
 
 
 def test_workers_do_not_affect_the_evidence(finished):
@@ -133,6 +215,7 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finishe
     assert "differ in data (audit: 0.4 and 0.3)" in refused_here(
         "audit", run, "--against", finished / "other-data"
     )
+    assert "set data.twins" in refused_here("audit", run, "--twins", 2)
     assert "name the first with --against" in refused_here("audit", run, "--again", retrain)
     assert "not a run folder" in refused_here("audit", tmp_path)
     assert "the model and the retrained model are equal" in refused_here(

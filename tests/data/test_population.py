@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fedunlearn import ClientData, Examples, FedUnlearnError
+from fedunlearn.core.hashes import digest
 from fedunlearn.data import Dataset, Population, populate, trigger
 
 
@@ -409,3 +410,85 @@ class TestAuditPool:
     def test_other_shares_are_refused(self, toy, share):
         with pytest.raises(FedUnlearnError, match=r"audit must be in \[0, 0.5\]"):
             populate(toy, **settings(audit=share))
+
+
+class TestTwins:
+    """Examples that only twins train on, in place of the targets' own."""
+
+    def test_a_stand_in_has_as_much_fresh_data_of_the_same_distribution(self, toy):
+        people = populate(toy, **settings(backdoor=False, audit=0.3, twins=0.3))
+        (target,) = people.targets
+        held, stand_in = people.pretraining[target], people.stand_ins[target]
+        assert people.stand_ins.keys() == {target}
+        assert [len(part.y) for part in (held.train, held.evaluations["audit"])] == [24, 21]
+        assert len(stand_in.train.y) == 21
+        assert set(stand_in.train.y.tolist()) == set(held.train.y.tolist())
+        everywhere = {
+            number
+            for client in people.pretraining.values()
+            for part in (client.train, *client.evaluations.values())
+            for number in who(part)
+        }
+        assert not who(stand_in.train) & everywhere
+        more = populate(toy, **settings(backdoor=False, twins=0.5))
+        (stand_in,) = more.stand_ins.values()  # 35 are kept aside, and the target trains on 30
+        assert len(stand_in.train.y) == len(more.pretraining[target].train.y) == 30
+
+    def test_in_a_twin_it_takes_the_place_of_the_target(self, toy):
+        people = populate(toy, **settings(twins=0.3, targets=2))
+        assert list(people.twin) == list(people.pretraining)
+        for client, held in people.twin.items():
+            assert held is (people.stand_ins if client in people.targets else people.pretraining)[client]
+
+    def test_it_is_poisoned_like_the_target_in_pretraining(self, toy):
+        clean, people = (populate(toy, **settings(backdoor=b, twins=0.4)) for b in (False, True))
+        (target,) = people.targets
+        before, after = clean.stand_ins[target].train, people.stand_ins[target].train
+        assert who(before) == who(after)
+        flipped = before.y != after.y
+        assert [int(batch.sum()) for batch in flipped.split(20)] == [16, 6]  # of 28 examples
+        mark = trigger(3, (8, 8)).mask
+        assert (after.x[flipped][..., mark] == torch.tensor(0.8333)).all()
+        assert torch.equal(after.x[~flipped], before.x[~flipped])
+
+    def test_the_audit_pool_stays_the_same(self, toy):
+        none, some = (populate(toy, **settings(audit=0.3, twins=t, batch_size=10)) for t in (0.0, 0.2))
+        for client, held in none.unlearning.items():
+            assert same(held.evaluations["audit"], some.unlearning[client].evaluations["audit"])
+            assert who(some.unlearning[client].train) < who(held.train)
+        assert none.stand_ins == {}
+        assert none.twin == none.pretraining
+
+    @pytest.mark.parametrize(
+        ("audit", "expected"),
+        [
+            (0.0, "fadda7081efef68307ab646435a06dbf7ef490e4d807956367762046179c3491"),
+            (0.3, "a79b45710807a0b7de245e84c66468d14d84da4f252c44cc74666e7ea3ef4d36"),
+        ],
+    )
+    def test_without_twins_the_data_is_that_of_earlier_versions(self, toy, audit, expected):
+        people = populate(toy, **settings(audit=audit))
+        assert expected == digest(
+            {
+                f"{stage} {client} {name}": examples.x[:, 0, 0, 0] + 1000 * examples.y
+                for stage, clients in (("before", people.pretraining), ("after", people.unlearning))
+                for client, held in clients.items()
+                for name, examples in {"train": held.train, **held.evaluations}.items()
+            }
+        )
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"twins": -0.1}, r"twins must be in \[0, 0.5\], not -0.1"),
+            ({"twins": 0.6}, r"twins must be in \[0, 0.5\], not 0.6"),
+            ({"twins": 0.5, "audit": 0.5}, "audit = 0.5 and twins = 0.5 leave nothing to train on"),
+            ({"twins": 0.1, "level": "sample"}, "twins replace whole clients, so use level = 'client'"),
+            ({"twins": 0.1, "level": "class", "backdoor": False}, "twins replace whole clients"),
+            ({"twins": 0.2}, r"leaves 14 examples for the stand-in of client-\d, fewer than a batch of 20"),
+            ({"twins": 0.001}, "leaves 0 examples for the stand-in"),
+        ],
+    )
+    def test_what_cannot_be_kept_aside_is_refused(self, toy, changes, sentence):
+        with pytest.raises(FedUnlearnError, match=sentence):
+            populate(toy, **settings(**changes))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .console import out, print_table, print_text
+from .ending import Interrupted, fail
 from .options import Use, Workers
 
 if TYPE_CHECKING:
@@ -17,28 +18,55 @@ if TYPE_CHECKING:
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.", show_default=False)
+    ],
     against: Annotated[
         Path | None,
-        typer.Option(help="Run folder of a retraining with the same data.", show_default=False),
+        typer.Option(
+            help="Run folder of a retraining with the same data; without it, two retrainings are made.",
+            show_default=False,
+        ),
     ] = None,
     again: Annotated[
         Path | None,
         typer.Option(help="Run folder of a second retraining (options.number=2).", show_default=False),
     ] = None,
+    twins: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of twins that calibrate losses; 2 by default if data.twins is set, else 0.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Workers = None,
     use: Use = None,
 ) -> None:
-    """Test whether a run has forgotten its targets as a retraining would have, no more and no less.
+    """Test whether runs have forgotten their targets as a retraining would have, no more and no less.
 
-    Writes evidence.json into the run folder. Without --against there is no verdict.
+    Writes evidence.json into each run folder. Retrainings and twins are trained as long as ω⁰ and kept in the
+    cache.
     """
     from ..core import FedUnlearnError
-    from ..experiment import audit_run
+    from ..experiment import audit_with, standard
+    from .progress import Display
 
     if again is not None and against is None:
         raise FedUnlearnError("--again names a second retraining: name the first with --against")
-    found = audit_run(run, against, again=again, workers=workers)
+    for run in dict.fromkeys(runs):
+        if len(runs) > 1:
+            out.print(f"\n{run}", style="bold", soft_wrap=True)
+        try:
+            wanted = standard(run, against, again=again, twins=twins)
+            with Display(out, wanted.missing) as display:
+                found = audit_with(wanted, run, display.run, workers=workers)
+        except Interrupted as stop:
+            fail(f"{stop}; the same command continues", stop.code)
+        _print_evidence(found, run)
+
+
+def _print_evidence(found: Evidence, run: Path) -> None:
     out.print()
     for target, evidence in found.targets.items():
         out.print(f"target {target}", soft_wrap=True)
@@ -66,7 +94,9 @@ def _target_table(evidence: TargetEvidence) -> list[list[str]]:
 
 
 def _row(finding: Finding) -> list[str]:
-    verdict = "none" if finding.verdict is None else finding.verdict.replace("_", " ").upper()
+    from ..report.evidence import verdict_text
+
+    verdict = "none" if finding.verdict is None else verdict_text(finding.verdict)
     return [
         f"{finding.auc:.3f}",
         str(finding.interval),

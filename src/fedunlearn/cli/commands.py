@@ -37,7 +37,7 @@ app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.pa
 app.command(epilog="Example: fedunlearn reproduce table1 --scale laptop --seeds 3")(comparisons.reproduce)
 app.command(epilog="Example: fedunlearn resume runs/demo")(runs.resume)
 app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")(runs.report)
-app.command(epilog="Example: fedunlearn audit runs/fedosd --against runs/retrain")(audits.audit)
+app.command(epilog="Example: fedunlearn audit runs/finetune runs/fedosd")(audits.audit)
 app.command()(listings.methods)
 app.command()(listings.datasets)
 app.command()(listings.models)

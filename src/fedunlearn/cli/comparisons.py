@@ -44,7 +44,8 @@ def compare(
 ) -> None:
     """Compare methods on the same requests, in tables. Continues where it was stopped.
 
-    The folder is runs/NAME plus the scale and the overrides, unless --out is given.
+    Where data.audit keeps examples aside, finished runs are audited, and a table shows the evidence. The
+    folder is runs/NAME plus the scale and the overrides, unless --out is given.
     """
     from ..comparison import read_comparison
     from ..record import write
@@ -59,12 +60,16 @@ def compare(
     for column in wanted.columns:
         out.print(f"\n{column or wanted.name}", style="bold")
         found = collect([folder / column])
-        for lines in _tables(found.select(wanted.places(folder, column)), at or []):
+        now = _tables(found.select(wanted.places(folder, column)), at or [])
+        for lines in [*now, *_evidence(wanted.audited(folder, column))]:
             print_table(lines)
         _print_failures(wanted, folder, column)
         # Of all rows that there are, whichever were wanted now.
-        lasting = map(markdown, _tables(found.select(wanted.places(folder, column, listed=True)), at or []))
-        write(folder / column / "comparison.md", ("\n\n".join(lasting) + "\n").encode())
+        lasting = [
+            *_tables(found.select(wanted.places(folder, column, listed=True)), at or []),
+            *_evidence(wanted.audited(folder, column, listed=True)),
+        ]
+        write(folder / column / "comparison.md", ("\n\n".join(map(markdown, lasting)) + "\n").encode())
         write_html(found, folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 
@@ -160,3 +165,11 @@ def _tables(runs: Mapping[str, Sequence[Run]], at: Sequence[int]) -> list[list[l
     from ..report import comparison_tables, round_table
 
     return [*comparison_tables(runs), *([round_table(runs, at)] if at else [])]
+
+
+def _evidence(places: Mapping[str, Sequence[Path]]) -> list[list[list[str]]]:
+    """What audits found, where there were any."""
+    from ..report import evidence_table
+
+    lines = evidence_table(places)
+    return [lines] if lines else []

@@ -88,15 +88,31 @@ class Comparison:
 
     def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
         """The run folders of a column, by row: of what is wanted, or of all rows and seeds there are."""
-        names = [path.name.removeprefix("seed-") for path in (folder / column).glob("seed-*")]
-        seeds = sorted(int(name) for name in names if name.isdecimal()) if listed else self.seeds
-        rows = self.listed if listed else tuple(self.columns[column])
+        rows, seeds = self.listed if listed else self.columns[column], self._seeds(folder, column, listed)
         return {row: [place(folder, column, seed, row) for seed in seeds] for row in rows}
+
+    def audited(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
+        """The folders with evidence of a column, by row of its table: of ω⁰, of retrainings and of runs."""
+        seeds = self._seeds(folder, column, listed)
+        titles = {"omega0": "ω⁰", "retraining-1": "retraining", "retraining-2": "second retraining"}
+        return {
+            title: [reference_place(folder, column, seed, name) for seed in seeds]
+            for name, title in titles.items()
+        } | self.places(folder, column, listed=listed)
+
+    def _seeds(self, folder: Path, column: str, listed: bool) -> Sequence[int]:
+        names = [path.name.removeprefix("seed-") for path in (folder / column).glob("seed-*")]
+        return sorted(int(name) for name in names if name.isdecimal()) if listed else self.seeds
 
 
 def place(folder: Path, column: str, seed: int, row: str) -> Path:
     """The run folder of one cell and seed."""
     return folder / column / f"seed-{seed}" / row
+
+
+def reference_place(folder: Path, column: str, seed: int, name: str = "") -> Path:
+    """Where the evidence about a reference of a column and seed is."""
+    return folder / column / "references" / f"seed-{seed}" / name
 
 
 def read_comparison(

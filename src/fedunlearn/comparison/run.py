@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from ..core import FedUnlearnError, Listener
+from ..core import FedUnlearnError
 from ..data import load
-from ..experiment import Experiment, check, perform
+from ..experiment import Experiment, Show, check, perform
 from ..record import read_json
+from .audits import DECIDES_PRETRAINING, audit_runs, reference_trainings
 from .plan import Comparison, place
 from .tuning import at_rate, best_rate, trials
 
-DECIDES_PRETRAINING = {
-    "seed",
-    "model",
-    "data",
-    "request",
-    "backdoor",
-    "training",
-    "pretraining",
-    "device",
-    "precision",
-}
-
-Show = Callable[[str], AbstractContextManager[Listener]]
-"""Makes a listener for a run, given what to call it."""
-
 
 def missing(comparison: Comparison, folder: Path) -> int:
-    """How many runs have not ended, trials among them."""
+    """How many runs have not ended, trials and references of audits among them."""
     return len(planned(comparison, folder))
 
 
 def planned(comparison: Comparison, folder: Path) -> dict[str, tuple[int, int]]:
     """The runs that have not ended, by name, with their rounds: of pre-training, and after it.
 
-    Runs that share a pre-training count it once.
+    Runs that share a pre-training count it once. References that audits need follow.
     """
     wanted: dict[Path, Experiment] = {}
     for seed in comparison.seeds:
@@ -54,11 +38,14 @@ def planned(comparison: Comparison, folder: Path) -> dict[str, tuple[int, int]]:
             shared = experiment.model_dump_json(include=DECIDES_PRETRAINING)
             runs[str(run.relative_to(folder))] = (0 if shared in trained else before, after)
             trained.add(shared)
-    return runs
+    return runs | reference_trainings(comparison, folder)
 
 
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
-    """Performs what is missing, goes on with what was cut off, and leaves alone what has ended."""
+    """Performs what is missing, goes on with what was cut off, and leaves alone what has ended.
+
+    Then it audits the runs whose experiments keep examples aside for that.
+    """
     _require_data(comparison, folder)
     for seed in comparison.seeds:
         for column, rows in comparison.columns.items():
@@ -69,6 +56,7 @@ def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int 
                         _perform(trial, run, folder, show, workers)
                     chosen = at_rate(chosen, best_rate({rate: run for rate, (run, _) in tried.items()}))
                 _perform(chosen, place(folder, column, seed, row), folder, show, workers)
+    audit_runs(comparison, folder, show, workers=workers)
 
 
 def _require_data(comparison: Comparison, folder: Path) -> None:

@@ -4,7 +4,7 @@ from .backdoor import Trigger, poison, trigger, triggered
 from .datasets import Dataset, load, where
 from .download import fetch
 from .partitions import pools
-from .population import PUBLIC, Population, populate, reserve
+from .population import PUBLIC, Population, check_reserved, populate, reserve
 from .sources import data_directory
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Dataset",
     "Population",
     "Trigger",
+    "check_reserved",
     "data_directory",
     "fetch",
     "load",

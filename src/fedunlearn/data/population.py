@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,13 @@ class Population:
     targets: tuple[ClientId, ...]
     public: ClientData | None = None
     """Examples that no client holds, for methods that use distillation."""
+    stand_ins: Mapping[ClientId, ClientData] = field(default_factory=dict)
+    """In place of the targets in a twin: as much data of the same distribution, which ω⁰ never saw."""
+
+    @property
+    def twin(self) -> dict[ClientId, ClientData]:
+        """The clients of a twin: those of pre-training, with stand-ins in place of the targets."""
+        return {**self.pretraining, **self.stand_ins}
 
     @property
     def auditing(self) -> dict[ClientId, ClientData]:
@@ -76,6 +83,7 @@ def populate(
     unlearn_share: float = 1.0,
     value: float = VALUE,
     audit: float = 0.0,
+    twins: float = 0.0,
     options: Mapping[str, Any] | None = None,
 ) -> Population:
     """Distribute a dataset among clients and prepare the data to forget.
@@ -86,7 +94,8 @@ def populate(
     ``unlearn_share`` in the request.
 
     ``audit`` is the share of each client's examples that nobody trains on, its evaluation set ``audit``. It
-    has the distribution of what the client trained on in pre-training, including the backdoor.
+    has the distribution of what the client trained on in pre-training, including the backdoor. ``twins`` is
+    the share that only twins train on: of it the targets' stand-ins get as much as the targets train on.
     """
     if level not in LEVELS:
         raise FedUnlearnError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}")
@@ -96,9 +105,8 @@ def populate(
             raise FedUnlearnError(f"{what} must be in (0, 1], not {number}")
     if batch_size < 1:
         raise FedUnlearnError(f"batch_size must be at least 1, not {batch_size}")
-    if not 0 <= audit <= 0.5:
-        raise FedUnlearnError(f"audit must be in [0, 0.5], not {audit}")
-    holdings = _holdings(dataset, partition, clients, seed, options, audit)
+    check_reserved(audit, twins, level)
+    holdings, reserved = _holdings(dataset, partition, clients, seed, options, audit, twins)
     _check_batch_size(holdings, batch_size)
 
     if level == "class":
@@ -107,9 +115,29 @@ def populate(
     mark = trigger(seed, dataset.train.x.shape[1:], value) if backdoor else None
     if level == "sample":
         return _with_seen(_forget_samples(holdings, chosen, share, mark, dataset.classes, seed))
+    if twins:
+        _check_stand_ins({client: reserved[client] for client in chosen}, batch_size, twins)
     return _with_seen(
-        _forget_clients(holdings, chosen, mark, dataset.classes, pretrain_share, unlearn_share, batch_size)
+        _forget_clients(
+            holdings, reserved, chosen, mark, dataset.classes, pretrain_share, unlearn_share, batch_size
+        )
     )
+
+
+def check_reserved(audit: float, twins: float, level: str) -> None:
+    """Refuse shares of examples that cannot be kept from training."""
+    for what, share in {"audit": audit, "twins": twins}.items():
+        if not 0 <= share <= 0.5:
+            raise FedUnlearnError(f"{what} must be in [0, 0.5], not {share}")
+    if audit + twins >= 1:
+        raise FedUnlearnError(
+            f"audit = {audit:g} and twins = {twins:g} leave nothing to train on: lower one of them"
+        )
+    if twins and level != "client":
+        raise FedUnlearnError(
+            f"twins = {twins:g} with level = {level!r}: twins replace whole clients, so use level = 'client' "
+            "or no twins"
+        )
 
 
 def _with_seen(population: Population) -> Population:
@@ -135,10 +163,12 @@ def _holdings(
     seed: int,
     options: Mapping[str, Any] | None,
     audit: float,
-) -> dict[ClientId, ClientData]:
+    twins: float,
+) -> tuple[dict[ClientId, ClientData], dict[ClientId, Examples]]:
     """Create clean clients: join the official train and test parts, distribute them, split each pool again.
 
-    The audit set is taken from each pool before it is split.
+    The audit set and the examples of a stand-in, which are returned beside the clients, are taken from each
+    pool before it is split. A stand-in gets no more examples than the client trains on.
 
     Deviation: the steps are those of the authors' code, but not the random numbers. Theirs come from global
     generators, and the split of the first run is cached on disk for all seeds.
@@ -148,10 +178,11 @@ def _holdings(
     shared = pools(partition, labels, dataset.classes, clients, seed, options)
     owner = torch.randperm(clients, generator=generator("owners", seed)).tolist()
     width = len(str(clients - 1))
-    holdings = {}
+    holdings, reserved = {}, {}
     for number, pool in enumerate(shared):
         shuffled = pool[torch.randperm(len(pool), generator=generator("split", seed, number))]
-        used = len(pool) - int(audit * len(pool) + 1e-9)
+        trained = len(pool) - int(audit * len(pool) + 1e-9)
+        used = trained - int(twins * len(pool) + 1e-9)
         # Deviation: integer arithmetic; the authors' int(train_prob * n) may lose an example to rounding.
         cut = used * train // (train + test)
         client = f"client-{owner[number]:0{width}}"
@@ -162,9 +193,10 @@ def _holdings(
             )
         holdings[client] = ClientData(
             _gather(dataset, shuffled[:cut]),
-            _sets(test=_gather(dataset, shuffled[cut:used]), audit=_gather(dataset, shuffled[used:])),
+            _sets(test=_gather(dataset, shuffled[cut:used]), audit=_gather(dataset, shuffled[trained:])),
         )
-    return {client: holdings[client] for client in sorted(holdings)}
+        reserved[client] = _gather(dataset, shuffled[used:trained][:cut])
+    return {client: holdings[client] for client in sorted(holdings)}, reserved
 
 
 def _gather(dataset: Dataset, index: Tensor) -> Examples:
@@ -194,6 +226,15 @@ def _check_batch_size(holdings: Mapping[ClientId, ClientData], batch_size: int) 
         )
 
 
+def _check_stand_ins(reserved: Mapping[ClientId, Examples], batch_size: int, twins: float) -> None:
+    for client, examples in reserved.items():
+        if len(examples.y) < batch_size:
+            raise FedUnlearnError(
+                f"twins = {twins:g} leaves {len(examples.y)} examples for the stand-in of {client}, fewer "
+                f"than a batch of {batch_size}: use a larger share or a smaller batch_size"
+            )
+
+
 def _targets(
     targets: int | Sequence[ClientId], clients: tuple[ClientId, ...], seed: int, all_allowed: bool
 ) -> tuple[ClientId, ...]:
@@ -218,6 +259,7 @@ def _targets(
 
 def _forget_clients(
     holdings: Mapping[ClientId, ClientData],
+    reserved: Mapping[ClientId, Examples],
     targets: tuple[ClientId, ...],
     mark: Trigger | None,
     classes: int,
@@ -225,16 +267,13 @@ def _forget_clients(
     unlearn_share: float,
     batch_size: int,
 ) -> Population:
-    pretraining, unlearning = dict(holdings), dict(holdings)
-    for client in targets:
-        held = holdings[client]
+    def stages(train: Examples, held: ClientData) -> tuple[ClientData, ClientData]:
+        """A target that trains on these examples, in pre-training and in the request."""
         if mark is None:
-            pretraining[client] = unlearning[client] = ClientData(
-                held.train, {**held.evaluations, "forget": held.train}
-            )
-            continue
-        before = poison(held.train, mark, classes, pretrain_share, batch_size)
-        after = poison(held.train, mark, classes, unlearn_share, batch_size)
+            clean = ClientData(train, {**held.evaluations, "forget": train})
+            return clean, clean
+        before = poison(train, mark, classes, pretrain_share, batch_size)
+        after = poison(train, mark, classes, unlearn_share, batch_size)
         marked = triggered(len(after.y), unlearn_share, batch_size)
         if not marked.any() or not triggered(len(before.y), pretrain_share, batch_size).any():
             raise FedUnlearnError(
@@ -247,9 +286,15 @@ def _forget_clients(
             **_poisoned_audit(held, mark, classes, pretrain_share, batch_size),
             "backdoor": after if marked.all() else after.take(marked),
         }
-        pretraining[client] = ClientData(before, evaluations)
-        unlearning[client] = ClientData(after, evaluations)
-    return Population(pretraining, unlearning, targets)
+        return ClientData(before, evaluations), ClientData(after, evaluations)
+
+    pretraining, unlearning, stand_ins = dict(holdings), dict(holdings), {}
+    for client in targets:
+        held = holdings[client]
+        pretraining[client], unlearning[client] = stages(held.train, held)
+        if len(reserved[client].y):
+            stand_ins[client], _ = stages(reserved[client], held)
+    return Population(pretraining, unlearning, targets, stand_ins=stand_ins)
 
 
 def _forget_samples(

@@ -1,11 +1,12 @@
 """An experiment: a TOML file that is checked, set up and carried out in a folder."""
 
 from ..running import finished
-from .audit import audit_run
+from .audit import Standard, audit_run, audit_with, auditing, omega0, run_model, standard
 from .code import import_code
-from .pretraining import cache_directory, pretrained
+from .pretraining import pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
+from .references import Show, reference_rounds, retraining, twin
 from .run import perform, recorded, resume
 from .settings import (
     Backdoor,
@@ -24,6 +25,7 @@ from .settings import (
     setting_names,
 )
 from .setup import Setting, prepare, specimen
+from .training import cache_directory
 
 __all__ = [
     "Backdoor",
@@ -36,18 +38,23 @@ __all__ = [
     "Rate",
     "Setting",
     "Share",
+    "Show",
     "StagePlan",
+    "Standard",
     "Table",
     "Training",
     "UnlearningPlan",
     "add_code",
     "audit_run",
+    "audit_with",
+    "auditing",
     "cache_directory",
     "check",
     "finished",
     "first_problem",
     "import_code",
     "named_after",
+    "omega0",
     "override",
     "parse",
     "perform",
@@ -55,7 +62,12 @@ __all__ = [
     "pretrained",
     "read",
     "recorded",
+    "reference_rounds",
     "resume",
+    "retraining",
+    "run_model",
     "setting_names",
     "specimen",
+    "standard",
+    "twin",
 ]

@@ -1,59 +1,179 @@
-"""An audit of a finished run: its clients are rebuilt and compare its model with that of a retraining."""
+"""Audits of finished runs: their clients are rebuilt and compare a model with that of a retraining."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..auditing import Evidence, audit
+from ..client.audit import compared_sets
 from ..core import FedUnlearnError, Stage, State
-from ..record import model_hash, read_state, write_json
+from ..record import model_hash, read_metrics, read_state, write_json
 from ..running import finished
 from .checkpoint import read_model
+from .references import Show, number_of_twins, references, unseen
 from .run import recorded
 from .settings import Experiment, UserFile
 from .setup import Setting, prepare
+from .training import Training
 
 SHARED = ("seed", "model", "data", "request", "backdoor", "training")
 """Settings that decide who holds which data, and how clients train: equal in all runs of an audit."""
 
 
+@dataclass(frozen=True)
+class Made:
+    """A model, and how it was made."""
+
+    state: State
+    how: Mapping[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        return model_hash(self.state)
+
+
+Audit: TypeAlias = Callable[[Path, Made, Made], Evidence]
+"""Audits a model beside its ω⁰ and writes ``evidence.json`` into a folder."""
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What the models of one experiment are compared with."""
+
+    setting: Setting
+    retrained: Mapping[str, Path]
+    """Folders of retrainings: ``retraining-1``, ``retraining-2``."""
+    trainings: Mapping[str, Training]
+    """References that are made on demand, by name."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> dict[str, tuple[int, int]]:
+        """The references that are not made yet, with their rounds of pre-training and of retraining."""
+        found = {name: training.phase for name, training in self.trainings.items() if not training.kept}
+        return {
+            name: (phase.rounds, 0) if phase.stage is Stage.PRETRAINING else (0, phase.rounds)
+            for name, phase in found.items()
+        }
+
+    def models(self, show: Show, workers: int | None) -> dict[str, Made]:
+        """All references by name: read, or trained now."""
+        found = {name: run_model(folder, self.setting) for name, folder in self.retrained.items()}
+        for name, training in self.trainings.items():
+            _, number = name.split("-")
+            how = {"made": "on demand", "rounds": training.phase.rounds, "number": int(number)}
+            try:
+                if training.kept:
+                    state = training.model()
+                else:
+                    with show(name) as listener:
+                        state = training.model([listener], workers=workers)
+            except FedUnlearnError as error:
+                raise FedUnlearnError(f"{name}: {error}") from None
+            found[name] = Made(state, how)
+        return found
+
+
 def audit_run(
-    folder: Path, against: Path | None = None, *, again: Path | None = None, workers: int | None = None
+    folder: Path,
+    against: Path | None = None,
+    *,
+    again: Path | None = None,
+    twins: int | None = None,
+    show: Show = unseen,
+    workers: int | None = None,
 ) -> Evidence:
     """Audits the model of a run folder and writes ``evidence.json`` into it.
 
-    ``against`` is the folder of a retraining with the same data, ``again`` that of a second one. Without the
-    first there is no verdict.
+    ``against`` is the folder of a retraining with the same data, ``again`` that of a second one. Without
+    ``against``, both are trained as long as ω⁰ was, unless they are in the cache; so are ``twins``, two where
+    ``data.twins`` has set examples aside for them. ``show`` makes the listener of each such training.
     """
-    experiment = _experiment(folder)
-    others = {"retrained": against, "again": again}
-    folders = {name: other for name, other in others.items() if other is not None}
-    notes = [note for other in folders.values() for note in _checked(experiment, folder, other)]
-    setting = prepare(experiment)
-    states = {name: _model(other, setting) for name, other in folders.items()}
-    model, (original, _) = _model(folder, setting), read_state(folder / "omega0.safetensors")
-    clients, targets = setting.population.auditing, setting.population.targets
-    with setting.federation(clients, workers, Stage.UNLEARNING) as federation:
-        found = audit(
-            federation,
-            model,
-            targets=targets,
-            retrained=states.get("retrained"),
-            original=original,
-            again=states.get("again"),
-            clients=clients,
-            notes=notes,
+    return audit_with(standard(folder, against, again=again, twins=twins), folder, show, workers=workers)
+
+
+def audit_with(
+    wanted: Standard, folder: Path, show: Show = unseen, *, workers: int | None = None
+) -> Evidence:
+    """Audits the model of a run folder by a standard that was made for it."""
+    with auditing(wanted, wanted.models(show, workers), workers) as audited:
+        return audited(folder, run_model(folder, wanted.setting), omega0(folder, wanted.setting))
+
+
+def standard(
+    folder: Path, against: Path | None = None, *, again: Path | None = None, twins: int | None = None
+) -> Standard:
+    """What the model of a run folder is compared with; nothing is trained yet."""
+    experiment = finished_experiment(folder)
+    if again is not None and against is None:
+        raise FedUnlearnError("a second retraining is named without a first: name the first, too")
+    retrained = {
+        f"retraining-{number}": other for number, other in enumerate((against, again), 1) if other is not None
+    }
+    notes = [note for other in retrained.values() for note in _checked(experiment, folder, other)]
+    unknown = experiment.checkpoint is not None
+    if unknown and not retrained:
+        notes.append(
+            "ω⁰ is a checkpoint, and nobody knows how long it was trained: a verdict needs a retraining that "
+            "is named with --against."
         )
-    hashes = {"model": model, "original": original, **states}
-    write_json(
-        folder / "evidence.json",
-        {**found.as_dict(), "models": {name: model_hash(state) for name, state in hashes.items()}},
+    setting = prepare(experiment)
+    for target in setting.population.targets:  # refused before anything is trained
+        compared_sets(target, setting.population.auditing[target])
+    made = references(
+        setting,
+        retrainings=0 if retrained or unknown else 2,
+        twins=number_of_twins(experiment) if twins is None else twins,
     )
-    return found
+    return Standard(setting, retrained, made, tuple(notes))
 
 
-def _experiment(folder: Path) -> Experiment:
+@contextmanager
+def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) -> Iterator[Audit]:
+    """The clients of a standard, ready to audit any number of models."""
+    setting = wanted.setting
+    clients, targets = setting.population.auditing, setting.population.targets
+    twins = {name: made for name, made in models.items() if name.startswith("twin")}
+
+    with setting.federation(clients, workers, Stage.UNLEARNING) as federation:
+
+        def audited(folder: Path, model: Made, original: Made) -> Evidence:
+            retrained, again, notes = _beside(model, models)
+            found = audit(
+                federation,
+                model.state,
+                targets=targets,
+                retrained=None if retrained is None else retrained.state,
+                original=original.state,
+                again=None if again is None else again.state,
+                references=[twin.state for twin in twins.values()],
+                clients=clients,
+                notes=[*wanted.notes, *notes],
+            )
+            named = {"model": model, "original": original, "retrained": retrained, "again": again, **twins}
+            used = {name: {"sha256": made.sha256, **made.how} for name, made in named.items() if made}
+            write_json(folder / "evidence.json", {**found.as_dict(), "models": used})
+            return found
+
+        yield audited
+
+
+def _beside(model: Made, models: Mapping[str, Made]) -> tuple[Made | None, Made | None, list[str]]:
+    """The first and the second retraining; one that is audited itself is compared with the other."""
+    first, second = models.get("retraining-1"), models.get("retraining-2")
+    if first and second and model.sha256 == first.sha256:
+        return second, None, ["The model is the first retraining, so it is compared with the second."]
+    if first and second and model.sha256 == second.sha256:
+        return first, None, []
+    return first, second, []
+
+
+def finished_experiment(folder: Path) -> Experiment:
+    """The experiment of a run that has a model to audit."""
     experiment = recorded(folder)
     if not finished(folder):
         raise FedUnlearnError(
@@ -63,13 +183,26 @@ def _experiment(folder: Path) -> Experiment:
     return experiment
 
 
-def _model(folder: Path, setting: Setting) -> State:
-    return read_model(UserFile(path=folder / "model.safetensors"), setting.build(0))
+def run_model(folder: Path, setting: Setting) -> Made:
+    """The final model of a run."""
+    experiment = recorded(folder)
+    state = read_model(UserFile(path=folder / "model.safetensors"), setting.build(0))
+    how = {"made": "run", "method": experiment.method, "rounds": read_metrics(folder)[-1]["elapsed"]}
+    number = {"number": experiment.options.get("number", 1)} if experiment.method == "retrain" else {}
+    return Made(state, how | number)
+
+
+def omega0(folder: Path, setting: Setting) -> Made:
+    """The model that a run started from."""
+    state, _ = read_state(folder / "omega0.safetensors")
+    if setting.experiment.checkpoint is not None:
+        return Made(state, {"made": "checkpoint"})
+    return Made(state, {"made": "pre-training", "rounds": setting.experiment.pretraining.rounds})
 
 
 def _checked(experiment: Experiment, folder: Path, other: Path) -> list[str]:
     """What limits a retraining as the standard of a run; refused where it cannot be one."""
-    retraining = _experiment(other)
+    retraining = finished_experiment(other)
     if retraining.method != "retrain":
         raise FedUnlearnError(
             f"{other} is a run of {retraining.method}, and only a retraining is a standard: "

@@ -15,6 +15,7 @@ from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
 from ..core.registry import model as models
 from ..core.registry import partition as partitions
+from ..data import check_reserved
 from ..options import check_options
 from .code import import_code, sha256
 from .problems import first_problem
@@ -100,6 +101,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         partition = experiment.data.partition
         check_options(f"partition {partition!r}", partitions[partition], experiment.data.options)
         models.entry(experiment.model)
+        check_reserved(experiment.data.audit, experiment.data.twins, experiment.request.level)
         _check_needs(experiment)
         _check_decay(experiment)
     except FedUnlearnError as error:

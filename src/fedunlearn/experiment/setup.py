@@ -106,6 +106,7 @@ def prepare(experiment: Experiment) -> Setting:
         unlearn_share=backdoor.unlearn_share,
         value=backdoor.value,
         audit=experiment.data.audit,
+        twins=experiment.data.twins,
         options=experiment.data.options,
     )
     channels, height, width = source.train.x.shape[1:]

@@ -1,6 +1,7 @@
 """Tables, figures and reports, made from run folders alone."""
 
 from .conclusions import verdict
+from .evidence import RunEvidence, evidence_table, read_evidence
 from .html import write_report
 from .markdown_page import write_markdown_page
 from .runs import Collection, Run, collect, read_run
@@ -9,9 +10,12 @@ from .tables import comparison_tables, markdown, round_table, stage_table
 __all__ = [
     "Collection",
     "Run",
+    "RunEvidence",
     "collect",
     "comparison_tables",
+    "evidence_table",
     "markdown",
+    "read_evidence",
     "read_run",
     "round_table",
     "stage_table",

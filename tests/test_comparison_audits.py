@@ -1,0 +1,206 @@
+"""Audits in comparisons: which runs are audited, what is trained for it, and the table of evidence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedunlearn import FedUnlearnError
+from fedunlearn.comparison import Comparison, carry_out, planned, read_comparison
+from fedunlearn.evidence import Verdict
+from fedunlearn.record import read_json, read_outcome
+from fedunlearn.report import evidence_table, read_evidence
+
+PACKAGED = Path(__file__).parents[1] / "experiments/evidence.toml"
+TINY = [
+    "data.dataset=fashion-demo",
+    "data.fraction=0.5",
+    "data.clients=3",
+    "training.batch_size=20",
+    "pretraining.rounds=4",
+    "unlearning.rounds=1",
+    "recovery.rounds=1",
+]
+REFERENCES = ("omega0", "retraining-1", "retraining-2")
+
+
+def tiny(*only: str, seeds: int = 1, more: tuple[str, ...] = ()) -> Comparison:
+    return read_comparison(PACKAGED, [*TINY, *more], only=only, seeds=seeds)
+
+
+def perform(comparison: Comparison, folder: Path) -> list[str]:
+    """Carries it out and returns what was trained."""
+    ran = []
+
+    @contextmanager
+    def show(what):
+        ran.append(what)
+        yield lambda event: None
+
+    carry_out(comparison, folder, show, workers=1)
+    return ran
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods on a clean and on a backdoored target."""
+    folder = tmp_path_factory.mktemp("compared")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
+        patch.setenv("FEDUNLEARN_CACHE", str(folder / "cache"))
+        wanted = tiny("clean-iid", "backdoor-iid", "finetune", "federaser")
+        assert perform(wanted, folder / "runs") == list(planned(wanted, folder / "nothing"))
+    return folder
+
+
+@pytest.fixture
+def copied(compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(compared / "cache"))
+    return shutil.copytree(compared / "runs", tmp_path / "runs")
+
+
+def test_the_packaged_file_compares_clean_and_backdoored_targets():
+    comparison = read_comparison(PACKAGED)
+    assert comparison.seeds == (4, 5, 6)
+    assert list(comparison.columns) == [
+        f"{kind}-{partition}" for kind in ("clean", "backdoor") for partition in ("pat-20", "pat-50", "iid")
+    ]
+    assert {len(rows) for rows in comparison.columns.values()} == {9}
+    for column, rows in comparison.columns.items():
+        for experiment in rows.values():
+            assert experiment.backdoor.enabled == column.startswith("backdoor")
+            assert experiment.data.partition == column.partition("-")[2]
+
+
+def test_reference_trainings_are_planned_once_for_what_shares_them(tmp_path):
+    wanted = tiny("clean-iid", "backdoor-iid", "clean-pat-50", "finetune", "federaser")
+    references = {name: rounds for name, rounds in planned(wanted, tmp_path).items() if "references" in name}
+    assert references == {
+        **{
+            f"{column}/references/seed-4/retraining-{number}": (0, 4)
+            for column in ("clean-iid", "clean-pat-50")
+            for number in (1, 2)
+        },
+        **{
+            f"{column}/references/seed-4/twin-{number}": (4, 0)
+            for column in ("clean-iid", "clean-pat-50", "backdoor-iid")
+            for number in (1, 2)
+        },
+    }
+    none = tiny("clean-iid", "finetune", more=("data.audit=0", "data.twins=0"))
+    assert list(planned(none, tmp_path)) == ["clean-iid/seed-4/finetune"]
+    assert "clean-iid/references/seed-4/twin-1" not in planned(
+        tiny("clean-iid", "finetune", more=("data.twins=0",)), tmp_path
+    )
+
+
+def test_runs_omega0_and_both_retrainings_are_audited(compared):
+    for column in ("clean-iid", "backdoor-iid"):
+        seed, home = compared / "runs" / column / "seed-4", compared / "runs" / column / "references/seed-4"
+        runs = {row: read_evidence(seed / row) for row in ("finetune", "federaser")}
+        own = {name: read_evidence(home / name) for name in REFERENCES}
+        assert all(runs.values())
+        assert all(own.values())
+        for row, evidence in runs.items():
+            assert evidence.models["model"]["sha256"] == read_outcome(seed / row)["model_sha256"]
+            assert evidence.models["twin-2"]["rounds"] == evidence.models["retrained"]["rounds"] == 4
+            assert evidence.models["retrained"]["number"] == 1
+            for name in ("original", "retrained", "again", "twin-1", "twin-2"):
+                assert evidence.models[name] == runs["finetune"].models[name]
+        first, second = own["retraining-1"].models, own["retraining-2"].models
+        assert own["omega0"].models["model"] == own["omega0"].models["original"]
+        assert first["model"] == second["retrained"] == runs["finetune"].models["retrained"]
+        assert second["model"] == first["retrained"] == runs["finetune"].models["again"]
+    clean, marked = (
+        read_evidence(compared / "runs" / column / "seed-4/finetune")
+        for column in ("clean-iid", "backdoor-iid")
+    )
+    assert clean.models["retrained"] == marked.models["retrained"]  # the same retained clients
+    assert clean.models["twin-1"] != marked.models["twin-1"]
+
+
+def test_what_is_audited_stays_and_what_is_missing_is_audited(copied):
+    wanted = tiny("clean-iid", "backdoor-iid", "finetune", "federaser")
+    assert planned(wanted, copied) == {}
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("evidence.json")}
+    assert len(before) == 2 * (2 + len(REFERENCES))
+    assert perform(wanted, copied) == []
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("evidence.json")} == before
+    lost = [copied / "clean-iid/seed-4/federaser", copied / "backdoor-iid/references/seed-4/omega0"]
+    texts = [(folder / "evidence.json").read_text() for folder in lost]
+    for folder in lost:
+        (folder / "evidence.json").unlink()
+    assert perform(wanted, copied) == []  # the references are in the cache
+    assert [(folder / "evidence.json").read_text() for folder in lost] == texts
+
+
+def test_a_run_that_failed_is_skipped_with_a_sentence(copied):
+    run = copied / "clean-iid/seed-4/federaser"
+    (run / "outcome.json").write_text(json.dumps(read_json(run / "outcome.json") | {"status": "diverged"}))
+    (run / "evidence.json").unlink()
+    with pytest.warns(UserWarning, match=r"^clean-iid/seed-4/federaser failed, so it is not audited$"):
+        assert perform(tiny("clean-iid", "finetune", "federaser"), copied) == []
+    assert read_evidence(run) is None
+    only = tiny("clean-iid", "federaser", more=("data.dataset=fashion-demo",))
+    shutil.rmtree(copied / "clean-iid/references")
+    assert planned(only, copied) == {}
+
+
+def test_the_table_counts_verdicts_and_alarms(copied):
+    wanted = tiny("clean-iid", "finetune", "federaser")
+    places = wanted.audited(copied, "clean-iid")
+    header, *rows = evidence_table(places)
+    assert [row[0] for row in rows] == ["ω⁰", "retraining", "second retraining", "finetune", "federaser"]
+    assert header[1:6] == ["Verdict", "Hardest alarms", "AUC", "AUC gap", "Hardest gap"]
+    assert "ASR gap" not in header
+    evidence = {row: read_evidence(folders[0]) for row, folders in places.items()}
+    for row in rows:
+        (target,) = evidence[row[0]].targets.values()
+        assert row[1] == f"{evidence[row[0]].verdict.replace('_', ' ').upper()} 1/1"
+        assert row[header.index("AUC gap")] == f"{target.finding.difference:.3f}"
+    first, second = (evidence[row].targets for row in ("retraining", "second retraining"))
+    for target, found in first.items():
+        assert found.finding.difference == pytest.approx(-second[target].finding.difference)
+    backdoored = evidence_table(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
+    assert "ASR gap" in backdoored[0]
+
+    run = copied / "clean-iid/seed-4/finetune"
+    other = shutil.copytree(run, copied / "clean-iid/seed-5/finetune")
+    values = read_json(run / "evidence.json")
+    values["verdict"] = "no_signal"
+    (name,) = values["targets"]
+    values["targets"][name]["tail"] = values["targets"][name]["finding"] | {"verdict": "over"}
+    values["targets"][name]["finding"]["difference"] = 0.25
+    (other / "evidence.json").write_text(json.dumps(values))
+    _, row = evidence_table({"finetune": [run, other]})
+    was = evidence["finetune"]
+    assert set(row[1].split(", ")) == {f"{was.verdict.replace('_', ' ').upper()} 1/2", "NO SIGNAL 1/2"}
+    assert row[2].startswith("1/")
+    mean = (was.targets[name].finding.difference + 0.25) / 2
+    assert row[header.index("AUC gap")].startswith(f"{mean:.3f} ±")
+    listed = wanted.audited(copied, "clean-iid", listed=True)
+    assert [path.parent.name for path in listed["finetune"]] == ["seed-4", "seed-5"]
+    assert evidence_table({"nothing": [copied]}) == []
+
+
+def test_evidence_is_read_as_it_was_written(copied):
+    found = read_evidence(copied / "backdoor-iid/seed-4/finetune")
+    ((name, target),) = found.targets.items()
+    assert isinstance(target.finding.verdict, Verdict)
+    assert target.finding.interval.low < target.finding.auc < target.finding.interval.high
+    assert target.finding.gate is target.original.verdict
+    assert target.asr.keys() == {"model", "retrained", "original"}
+    assert found.influence["accuracy"][name].value == found.values["influence"]["accuracy"][name]["value"]
+    assert read_evidence(copied) is None
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"verdict": "fine"}', "{"])
+def test_damaged_evidence_is_refused_in_one_sentence(copied, text):
+    run = copied / "clean-iid/seed-4/finetune"
+    (run / "evidence.json").write_text(text)
+    with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
+        read_evidence(run)
