@@ -23,7 +23,7 @@ class MomentumAveraging(FreshAveraging):
     """
 
     purpose: str = "fast-retrain"
-    momentum: float = 0.9
+    momentum: float = 0.8
 
     def round(self, request: Request, state: State) -> Round:
         rate = self.lr * share(state.round, self.rounds)
@@ -46,7 +46,7 @@ def share(number: int, rounds: int) -> float:
     online="retained",
 )
 def fast_retrain(
-    schedule: Schedule, *, rounds: int | None = None, momentum: float = 0.9
+    schedule: Schedule, *, rounds: int | None = None, momentum: float = 0.8
 ) -> tuple[Phase, ...]:
     """``rounds`` replaces the schedule's total. ``momentum`` is the share of a step that the next repeats."""
     require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
