@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from .client.audit import audit_job, unpacked
+from .client.canaries import STATISTIC
 from .core import (
     ClientId,
     Federation,
@@ -26,10 +27,12 @@ from .core.hashes import model_hash
 from .core.threads import one_thread
 from .driver.gate import admit
 from .evidence import (
+    CanaryFinding,
     Finding,
     Influence,
     Interval,
     Verdict,
+    canary_finding,
     client_influence,
     decide,
     tail_finding,
@@ -68,6 +71,8 @@ class TargetEvidence:
     """The AUC of plain losses, which many attacks use; never a verdict."""
     asr: Mapping[str, Rate] = field(default_factory=dict)
     """Success of the backdoor by model: ``model``, ``retrained``, ``original``; empty without a backdoor."""
+    canaries: Mapping[str, CanaryFinding] = field(default_factory=dict)
+    """What canaries show of ``model`` and ``original``; empty where none are planted."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,10 @@ class Evidence:
                 told.append(f"{target}, hardest examples: {evidence.tail.sentence}")
             if evidence.asr:
                 told.append(f"{target}, backdoor: {_asr_sentence(evidence.asr)}")
+            told += [
+                f"{target}, canaries{_OF[name]}: {found.sentence}"
+                for name, found in evidence.canaries.items()
+            ]
         told += [_influence_sentence(measure, found) for measure, found in self.influence.items()]
         if self.missing:
             client, why = next(iter(self.missing.items()))
@@ -223,6 +232,7 @@ def _models(
     return found
 
 
+_OF = {"model": "", "original": " in ω⁰"}
 _TITLES = {
     "model": "the model",
     "original": "the model before unlearning",
@@ -237,9 +247,9 @@ def _target(target: ClientId, reply: Reply, margin: float, minimum: int) -> Targ
     except FedUnlearnError as error:
         raise FedUnlearnError(f"target {target!r} {error}") from None
     losses = unjudged(pairs["losses"].model, pairs["losses"].n_forgotten, pairs["losses"].n_unseen)
-    asr = _asr(reply)
+    asr, canaries = _asr(reply), _canaries(reply)
     if "model" not in pairs:
-        return TargetEvidence(losses, losses=losses, asr=asr)
+        return TargetEvidence(losses, losses=losses, asr=asr, canaries=canaries)
     before = pairs.get("original")
     return TargetEvidence(
         decide(pairs["model"], before, margin=margin, minimum=minimum),
@@ -247,6 +257,7 @@ def _target(target: ClientId, reply: Reply, margin: float, minimum: int) -> Targ
         tail_finding(pairs["hardest"]) if "hardest" in pairs else None,
         losses,
         asr,
+        canaries,
     )
 
 
@@ -257,6 +268,15 @@ def _asr(reply: Reply) -> dict[str, Rate]:
         if found is not None:
             rates[name] = Rate(found.value, wilson(round(found.total), found.count), found.count)
     return rates
+
+
+def _canaries(reply: Reply) -> dict[str, CanaryFinding]:
+    found = {}
+    for name in ("model", "original"):
+        guesses = reply.statistics.get(f"{name} {STATISTIC}", {}).get("accuracy")
+        if guesses is not None:
+            found[name] = canary_finding(round(guesses.total), guesses.count)
+    return found
 
 
 def _influences(replies: Replies, models: Mapping[str, State]) -> dict[str, dict[ClientId, Influence]]:

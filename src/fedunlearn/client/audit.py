@@ -14,7 +14,7 @@ from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, FedUnlearnError, Job, State, Vector
 from ..evidence import Estimate, Paired, Scores, compare, delong, hardest
-from .data import ClientData, Data
+from .data import ClientData, Data, own_examples
 
 NUMBERS = (
     "AUC of the model",
@@ -84,7 +84,7 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
             f"{client} holds no examples like the forgotten ones that nobody trained on, and an audit needs "
             "them: give it a set 'audit' (in experiments, set data.audit)"
         )
-    return sets.get("forget", data.train), unseen
+    return sets["forget"] if "forget" in sets else own_examples(data), unseen
 
 
 def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:

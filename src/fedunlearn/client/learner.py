@@ -29,7 +29,7 @@ from ..core import (
 )
 from ..core.task import valid_score
 from ..evidence import Scores
-from . import audit
+from . import audit, canaries, relearning
 from . import data as holdings
 from .data import ClientData, Data, Examples
 from .perceptron import fused
@@ -82,12 +82,15 @@ class Learner:
             )
         self._load(job.params, job.buffers or {})
         if job.work == "train":
-            return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
+            trained = relearning.lesson(client, data, job) if "lesson" in job.config else data.train
+            return self._train(client, trained, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
         if job.work == "measure":
             # Nobody looks at the audit set before the audit: a choice that rests on it would spoil it.
-            sets = {name: held for name, held in data.evaluations.items() if name != "audit"}
+            sets = {name: held for name, held in data.evaluations.items() if name not in holdings.AUDITED}
             return Reply(None, examples, self._measure(sets))
+        if job.work == "relearn":
+            return Reply(None, examples, self._measure({"forgotten": relearning.rest(client, data, job)}))
         if job.work == "audit":
             return self._audit(client, data, job)
         compute = registry.work[job.work]
@@ -201,16 +204,20 @@ class Learner:
 
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
         """Measures every model of the job; a target also compares them on its forgotten examples."""
-        measured = {name: held for name, held in data.evaluations.items() if name not in ("seen", "forget")}
+        left_out = ("seen", "forget", *canaries.SETS)
+        measured = {name: held for name, held in data.evaluations.items() if name not in left_out}
         compared = audit.compared_sets(client, data) if job.config.get("compare") else None
         statistics: dict[str, Mapping[str, Mean]] = {}
         losses: dict[str, Scores] = {}
+        planted: dict[str, Mapping[str, list[float]]] = {}
         for name, (params, buffers) in audit.models_of(job).items():
             self._load(params, buffers)
             statistics |= {f"{name} {held}": means for held, means in self._measure(measured).items()}
             if compared is not None:
                 losses[name] = Scores(*map(self._losses, compared))
+                planted[name] = {each: self._losses(held) for each, held in canaries.of(data).items()}
         arrays = audit.comparisons(losses) if compared is not None else {}
+        statistics |= canaries.guessed(planted)
         return Reply(None, holdings.size(data.train), statistics, arrays)
 
     def _losses(self, data: Data) -> list[float]:

@@ -6,6 +6,7 @@ from .code import import_code
 from .pretraining import cache_directory, pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
+from .relearning import relearn_run
 from .run import perform, recorded, resume
 from .settings import (
     Backdoor,
@@ -55,6 +56,7 @@ __all__ = [
     "pretrained",
     "read",
     "recorded",
+    "relearn_run",
     "resume",
     "setting_names",
     "specimen",

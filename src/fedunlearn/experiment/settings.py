@@ -66,6 +66,8 @@ class Data(Table):
     """Number of public examples, held by no client, for methods that distil."""
     audit: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Share of each client's examples that nobody trains on, for `fedunlearn audit`; it needs 600 of them."""
+    canaries: Natural = 0
+    """Number of synthetic examples per client, half of them trained on, that `fedunlearn audit` looks for."""
     directory: Place | None = None
     """Folder of the data set, if it is not in `FEDUNLEARN_DATA`."""
     options: dict[str, Any] = {}
