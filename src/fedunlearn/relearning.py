@@ -107,7 +107,8 @@ class Comeback:
         if self.rounds == 0:
             ours = "the forgotten is still there before the first round"
         else:
-            ours = f"the forgotten comes back after {self.shown(self.rounds)} rounds"
+            unit = "round" if self.rounds == 1 else "rounds"
+            ours = f"the forgotten comes back after {self.shown(self.rounds)} {unit}"
         return f"{ours}; a retrained model learns it in {self.shown(self.rounds_retrained)}."
 
     def shown(self, rounds: int | None) -> str:

@@ -1,7 +1,7 @@
 """Canaries: synthetic examples that each client gets at enrolment, to be looked for in an audit.
 
-A canary is a picture of independent uniform noise with a random label, so it is nobody's data, and a model
-can know its label only by heart. A fair coin decides for each whether the client trains on it.
+A canary is a picture of noise with a random label. It is nobody's data, and a model can know its label only
+by heart. A fair coin decides for each whether the client trains on it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from ..core.seeds import generator
 from .datasets import Dataset
 from .population import Population
 
+BRIGHT = 0.2
+"""Share of bright pixels."""
+
 
 def draw_canaries(
     client: ClientId,
@@ -30,14 +33,15 @@ def draw_canaries(
 ) -> tuple[Examples, Examples]:
     """Draw the canaries of a client: those that it trains on, and those held out.
 
-    Pixels are drawn between ``low`` and ``high``, labels from all classes. Every draw is of its own: whether
-    a canary is trained on says nothing about its picture, its label or another canary.
+    A fifth of the pixels, drawn at random, has the value ``high``, the others have ``low``. The label is one
+    of all classes. Every draw is of its own: whether a canary is trained on says nothing about its picture,
+    its label or another canary.
     """
     require_count("canaries", count, 1)
-    x = torch.rand(count, *shape, generator=generator("canary pictures", seed, client))
+    bright = torch.rand(count, *shape, generator=generator("canary pictures", seed, client)) < BRIGHT
     y = torch.randint(classes, (count,), generator=generator("canary labels", seed, client))
     trained = torch.rand(count, generator=generator("canary coins", seed, client)) < 0.5
-    drawn = Examples(low + (high - low) * x, y)
+    drawn = Examples(torch.where(bright, float(high), float(low)), y)
     return drawn.take(trained), drawn.take(~trained)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_high, median_low
 
 from ..core import FedUnlearnError
 from ..core.errors import require, require_count
-from ..core.seeds import derive
 from .statistics import CanaryBound, canary_bound
 
 
@@ -34,32 +34,32 @@ class CanaryFinding:
         told = f"{self.correct} of {self.guesses} guesses are right"
         if self.bound is None or self.reverse is None:
             return f"{told}; a bound needs SciPy: pip install 'fedunlearn[evidence]'."
-        level = f"with {self.bound.confidence:.0%} confidence"
+        level = f"with {100 * self.bound.confidence:.0f} % confidence"
         if self.bound.epsilon_low > 0:
             return f"{told}: they are remembered, ε is at least {self.bound.epsilon_low:.2f} {level}."
         if self.reverse.epsilon_low > 0:
             return f"{told}, fewer than chance would give {level}: a sign of over-forgetting."
-        return f"{told}, as chance would have it: this shows nothing, neither memory nor its absence."
+        return f"{told}, which chance can explain: it proves neither memory nor its absence."
 
 
 def guess_canaries(trained: Sequence[float], held_out: Sequence[float]) -> tuple[int, int]:
     """Guess from the scores which canaries were trained on; return the right guesses and all guesses.
 
-    The half with the lower scores is guessed to be trained on, the other half to be held out; of an odd
-    number, the one in the middle is left open. The rule is fixed and knows neither the coins nor how many of
-    them fell on each side. Ties are broken at random, by a seed.
+    Those below the median are guessed to be trained on, those above it to be held out, and nothing is said
+    about one that equals it. The rule looks at the scores alone, so where they do not depend on the coins,
+    each guess is right with probability one half.
 
     >>> guess_canaries([0.1, 0.2, 0.9], [0.7, 0.8, 0.3])
     (4, 6)
     """
-    coins = [*([True] * len(trained)), *([False] * len(held_out))]
     scores = [*trained, *held_out]
     if any(map(math.isnan, scores)):
         raise FedUnlearnError("scores of canaries contain NaN: check the losses of all models")
-    order = sorted(range(len(scores)), key=lambda number: (scores[number], derive("canary", number)))
-    half = len(order) // 2
-    lower, upper = order[:half], order[len(order) - half :]
-    return sum(coins[number] for number in lower) + sum(not coins[number] for number in upper), 2 * half
+    if not scores:
+        return 0, 0
+    low, high = median_low(scores), median_high(scores)  # equal where a score is the median
+    correct = sum(score < high for score in trained) + sum(score > low for score in held_out)
+    return correct, sum(score < high or score > low for score in scores)
 
 
 def canary_finding(correct: int, guesses: int) -> CanaryFinding:
