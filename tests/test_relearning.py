@@ -15,8 +15,8 @@ import fedunlearn as fu
 from fedunlearn import State
 from fedunlearn.client.relearning import measuring_job
 from fedunlearn.core.seeds import derive
-from fedunlearn.experiment import prepare, pretrained, read, relearn_run
-from fedunlearn.relearning import Comeback
+from fedunlearn.evidence import Comeback
+from fedunlearn.experiment import audit_run, perform, prepare, pretrained, read
 
 TRAINING = fu.LocalTraining(batch_size=62, decay=1.0)
 
@@ -212,22 +212,27 @@ lr = 0.02
     ],
     ids=["clean", "backdoor", "sample", "canaries"],
 )
-def test_the_clients_of_an_experiment_relearn(tmp_path: Path, monkeypatch, changes):
+def test_an_audit_of_a_run_measures_it(tmp_path: Path, monkeypatch, changes):
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "world.toml").write_text(WORLD)
-    setting = prepare(read(tmp_path / "world.toml", changes))
-    original = pretrained(setting, workers=1)
-    fresh = setting.fresh("retrain")
-    one, two = (
-        relearn_run(setting, original, fresh, original, rounds=2, examples=20, workers=workers)
-        for workers in (1, 2)
-    )
+    experiment = read(tmp_path / "world.toml", ["data.audit=0.3", *changes])
+    perform(experiment, tmp_path / "run", workers=1)
+    one, two = (audit_run(tmp_path / "run", relearn=2, workers=workers).relearning for workers in (1, 2))
+    assert one is not None
     assert one == two
     assert one.posttraining.limit == one.finetuning.limit == 2
-    assert one.posttraining.model[0] == one.posttraining.original
+    stored = json.loads((tmp_path / "run" / "evidence.json").read_text())
+    assert stored["relearning"] == json.loads(json.dumps(one.as_dict()))
+    assert set(one.sentences) <= set(stored["sentences"])
+    setting = prepare(experiment)
     held, module = setting.population.auditing[setting.population.targets[0]], setting.build(0)
     known = held.evaluations["backdoor" if "backdoor" in held.evaluations else "forget"]
-    fu.load(module, original)
+    fu.load(module, pretrained(setting, workers=1))
     with torch.inference_mode():
         loss = float(cross_entropy(module(known.x), known.y))
     assert one.posttraining.original == pytest.approx(loss, rel=1e-4)
+
+
+def test_curves_of_a_retrained_model_that_are_known_stand_for_it(federation):
+    first = relearn(federation, before())
+    assert relearn(federation, before(), retrained=first.retrained) == first

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from .core.vectors import flatten, load, shapes
     from .driver import Above, Below, Conflicts, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
+    from .evidence import Relearning
     from .methods import Averaging, Pretraining, Schedule
-    from .relearning import Relearning, relearn
+    from .relearning import relearn
     from .server import ForgettingFailed, Server, forget, pretrain
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
 
@@ -84,7 +85,8 @@ _MODULES = {
     "engines": ("Parallel", "Sequential", "simulate"),
     "methods": ("Averaging", "Pretraining", "Schedule", "method"),
     "models": ("model",),
-    "relearning": ("Relearning", "relearn"),
+    "evidence": ("Relearning",),
+    "relearning": ("relearn",),
     "server": ("ForgettingFailed", "Server", "forget", "pretrain"),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
 }

@@ -33,6 +33,7 @@ from .evidence import (
     OutputDistance,
     Paired,
     Rate,
+    Relearning,
     TailRate,
     TugOfWar,
     Verdict,
@@ -112,6 +113,8 @@ class Evidence:
     """Of accuracies on forgotten, retained and test examples, by model as in ``MODELS``."""
     omitted: tuple[str, ...] = ()
     """What was not measured, and why."""
+    relearning: Relearning | None = None
+    """How soon the forgotten returns, where that was tried."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -133,6 +136,8 @@ class Evidence:
         ]
         if self.tug_of_war:
             told.append(tug_sentence(self.tug_of_war))
+        if self.relearning is not None:
+            told += self.relearning.sentences
         if self.missing:
             client, why = next(iter(self.missing.items()))
             others = f", nor did {len(self.missing) - 1} others" if len(self.missing) > 1 else ""
@@ -141,7 +146,9 @@ class Evidence:
 
     def as_dict(self) -> dict[str, Any]:
         """The evidence as a value that JSON can hold."""
-        return {"verdict": self.verdict, "sentences": list(self.sentences), **asdict(self)}
+        relearning = None if self.relearning is None else self.relearning.as_dict()
+        found = {"verdict": self.verdict, "sentences": list(self.sentences), **asdict(self)}
+        return {**found, "relearning": relearning}
 
 
 def audit(

@@ -43,6 +43,14 @@ def audit(
     margin: Annotated[
         float, typer.Option(help="The largest difference of AUC that counts as equivalent.")
     ] = 0.05,
+    relearn: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="ROUNDS",
+            help="Also measure how soon the forgotten returns, in so many rounds.",
+        ),
+    ] = 0,
     workers: Workers = None,
     use: Use = None,
 ) -> None:
@@ -61,7 +69,7 @@ def audit(
         if len(runs) > 1:
             out.print(f"\n{run}", style="bold", soft_wrap=True)
         try:
-            wanted = standard(run, against, again=again, twins=twins, margin=margin)
+            wanted = standard(run, against, again=again, twins=twins, margin=margin, relearn=relearn)
             with Display(out, wanted.missing) as display:
                 found = audit_with(wanted, run, display.run, workers=workers)
         except Interrupted as stop:

@@ -75,7 +75,15 @@ def audit_runs(comparison: Comparison, folder: Path, show: Show, *, workers: int
         for number, runs in enumerate(groups.values()):
             try:
                 # The table shows one ω⁰ and one pair of retrainings: those of the first row.
-                _audit(runs, home, show, named, references=number == 0, workers=workers)
+                _audit(
+                    runs,
+                    home,
+                    show,
+                    named,
+                    references=number == 0,
+                    relearn=comparison.relearn,
+                    workers=workers,
+                )
             except FedUnlearnError as error:
                 raise FedUnlearnError(f"{named(runs[0])}: {error}") from None
 
@@ -87,6 +95,7 @@ def _audit(
     named: Callable[[Path], str],
     *,
     references: bool,
+    relearn: int,
     workers: int | None,
 ) -> None:
     """Audits runs that share ω⁰, and with ``references`` also ω⁰ and the retrainings themselves."""
@@ -96,7 +105,7 @@ def _audit(
     others = [run for run in runs if _unaudited(run)]
     if not themselves and not others:
         return
-    wanted = standard(runs[0])
+    wanted = standard(runs[0], relearn=relearn)
     models = wanted.models(lambda name: show(named(home / name)), workers)
     start = omega0(runs[0], wanted.setting)
     with auditing(wanted, models, workers) as audited:

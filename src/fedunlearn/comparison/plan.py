@@ -16,6 +16,7 @@ from ..experiment import (
     Count,
     Experiment,
     Name,
+    Natural,
     Rate,
     Share,
     Table,
@@ -60,6 +61,8 @@ class Plan(Table):
     """How many, from `seed` on."""
     paper: str = ""
     """The paper's table that `reproduce` puts beside it."""
+    relearn: Natural = 0
+    """Rounds within which audits measure how soon the forgotten returns; 0: they do not."""
     grid: Grid | None = None
     show: Shown = Shown()
     scale: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -85,6 +88,8 @@ class Comparison:
     printed: str = ""
     """The table of the paper that it reproduces."""
     figures: tuple[str, ...] = ()
+    relearn: int = 0
+    """Rounds of relearning in audits."""
 
     def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
         """The run folders of a column, by row: of what is wanted, or of all rows and seeds there are."""
@@ -179,6 +184,7 @@ def read_comparison(
         plan.grid,
         plan.paper,
         plan.show.figures,
+        plan.relearn,
     )
 
 

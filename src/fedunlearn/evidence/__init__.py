@@ -13,6 +13,7 @@ from .histograms import (
     paired_binned_auc,
 )
 from .measures import OutputDistance, Rate, rates
+from .relearning import Comeback, Curves, Relearning
 from .statistics import (
     CanaryBound,
     Equivalence,
@@ -62,6 +63,8 @@ __all__ = [
     "LOSS_EDGES",
     "CanaryBound",
     "CanaryFinding",
+    "Comeback",
+    "Curves",
     "Equivalence",
     "Estimate",
     "Finding",
@@ -70,6 +73,7 @@ __all__ = [
     "OutputDistance",
     "Paired",
     "Rate",
+    "Relearning",
     "Scores",
     "TailCounts",
     "TailRate",

@@ -7,7 +7,6 @@ from .pretraining import pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
 from .references import Show, reference_rounds, retraining, twin
-from .relearning import relearn_run
 from .run import perform, recorded, resume
 from .settings import (
     Backdoor,
@@ -16,6 +15,7 @@ from .settings import (
     Erasure,
     Experiment,
     Name,
+    Natural,
     PretrainingPlan,
     Rate,
     Share,
@@ -35,6 +35,7 @@ __all__ = [
     "Erasure",
     "Experiment",
     "Name",
+    "Natural",
     "PretrainingPlan",
     "Rate",
     "Setting",
@@ -64,7 +65,6 @@ __all__ = [
     "read",
     "recorded",
     "reference_rounds",
-    "relearn_run",
     "resume",
     "retraining",
     "run_model",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,8 +12,11 @@ from ..auditing import Evidence, audit
 from ..client.audit import compared_sets
 from ..core import FedUnlearnError, Stage, State
 from ..core.errors import require
+from ..core.seeds import derive
+from ..evidence import Curves, Relearning
 from ..evidence.verdicts import MARGIN
 from ..record import model_hash, read_metrics, read_state, write_json
+from ..relearning import relearn
 from ..running import finished
 from .checkpoint import read_model
 from .references import Show, number_of_twins, references, unseen
@@ -53,6 +56,8 @@ class Standard:
     """References that are made on demand, by name."""
     notes: tuple[str, ...] = ()
     margin: float = MARGIN
+    relearn: int = 0
+    """Rounds of relearning to try."""
 
     @property
     def missing(self) -> dict[str, tuple[int, int]]:
@@ -88,6 +93,7 @@ def audit_run(
     again: Path | None = None,
     twins: int | None = None,
     margin: float = MARGIN,
+    relearn: int = 0,
     show: Show = unseen,
     workers: int | None = None,
 ) -> Evidence:
@@ -96,9 +102,10 @@ def audit_run(
     ``against`` is the folder of a retraining with the same data, ``again`` that of a second one. Without
     ``against``, both are trained as long as ω⁰ was, unless they are in the cache; so are ``twins``, two where
     ``data.twins`` has set examples aside for them. ``margin`` is the largest difference of AUC that counts as
-    equivalent. ``show`` makes the listener of each such training.
+    equivalent. ``relearn`` is how many rounds of relearning are tried. ``show`` makes the listener of each
+    such training.
     """
-    wanted = standard(folder, against, again=again, twins=twins, margin=margin)
+    wanted = standard(folder, against, again=again, twins=twins, margin=margin, relearn=relearn)
     return audit_with(wanted, folder, show, workers=workers)
 
 
@@ -117,6 +124,7 @@ def standard(
     again: Path | None = None,
     twins: int | None = None,
     margin: float = MARGIN,
+    relearn: int = 0,
 ) -> Standard:
     """What the model of a run folder is compared with; nothing is trained yet."""
     require(0 < margin < 0.5, "margin", margin, "between 0 and 0.5")
@@ -141,7 +149,7 @@ def standard(
         retrainings=0 if retrained or unknown else 2,
         twins=number_of_twins(experiment) if twins is None else twins,
     )
-    return Standard(setting, retrained, made, tuple(notes), margin)
+    return Standard(setting, retrained, made, tuple(notes), margin, relearn)
 
 
 @contextmanager
@@ -151,7 +159,26 @@ def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) 
     clients, targets = setting.population.auditing, setting.population.targets
     twins = {name: made for name, made in models.items() if name.startswith("twin")}
 
+    curves: dict[str, Curves] = {}
+
     with setting.federation(clients, workers, Stage.UNLEARNING) as federation:
+
+        def relearning(model: Made, retrained: Made, original: Made) -> Relearning:
+            found = relearn(
+                federation,
+                model.state,
+                targets=targets,
+                retrained=curves.get(retrained.sha256, retrained.state),
+                original=original.state,
+                lr=setting.experiment.recovery.lr,
+                training=setting.training,
+                participation=setting.participation,
+                seed=derive("relearning", setting.seed),
+                rounds=wanted.relearn,
+                clients=clients,
+            )
+            curves[retrained.sha256] = found.retrained
+            return found
 
         def audited(folder: Path, model: Made, original: Made) -> Evidence:
             retrained, again, notes = _beside(model, models)
@@ -167,6 +194,8 @@ def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) 
                 margin=wanted.margin,
                 notes=[*wanted.notes, *notes],
             )
+            if wanted.relearn and retrained is not None:
+                found = replace(found, relearning=relearning(model, retrained, original))
             named = {"model": model, "original": original, "retrained": retrained, "again": again, **twins}
             used = {name: {"sha256": made.sha256, **made.how} for name, made in named.items() if made}
             write_json(folder / "evidence.json", {**found.as_dict(), "models": used})
