@@ -14,7 +14,7 @@ from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, carry_out, planned, read_comparison
 from fedunlearn.evidence import Verdict
 from fedunlearn.record import read_json, read_outcome
-from fedunlearn.report import evidence_table, read_evidence
+from fedunlearn.report import evidence_tables, read_evidence
 
 PACKAGED = Path(__file__).parents[1] / "experiments/evidence.toml"
 TINY = [
@@ -153,7 +153,7 @@ def test_a_run_that_failed_is_skipped_with_a_sentence(copied):
 def test_the_table_counts_verdicts_and_alarms(copied):
     wanted = tiny("clean-iid", "finetune", "federaser")
     places = wanted.audited(copied, "clean-iid")
-    header, *rows = evidence_table(places)
+    (header, *rows), (clients, *_), (measures, *beside) = evidence_tables(places)
     assert [row[0] for row in rows] == ["ω⁰", "retraining", "second retraining", "finetune", "federaser"]
     assert header[1:6] == ["Verdict", "Hardest alarms", "AUC", "AUC gap", "Hardest gap"]
     assert "ASR gap" not in header
@@ -165,8 +165,17 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     first, second = (evidence[row].targets for row in ("retraining", "second retraining"))
     for target, found in first.items():
         assert found.finding.difference == pytest.approx(-second[target].finding.difference)
-    backdoored = evidence_table(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
+    assert clients[1:] == ["Target acc", "Target gap", "Worst gap", "Harmed"]
+    assert measures[1:] == ["Plain AUC", "JS", "JS floor", "Probe gap", "ToW"]
+    for row in beside:
+        (target,) = evidence[row[0]].targets.values()
+        assert row[2] == f"{target.distance['model'].forgotten:.3f}"
+        floor = target.distance.get("again")
+        assert row[3] == ("–" if floor is None else f"{floor.forgotten:.3f}")
+        assert row[4] == f"{target.probe['model'] - target.probe['retrained']:.1%}"
+    backdoored, _, others = evidence_tables(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
     assert "ASR gap" in backdoored[0]
+    assert "ASR gap, unseen" in others[0]
 
     run = copied / "clean-iid/seed-4/finetune"
     other = shutil.copytree(run, copied / "clean-iid/seed-5/finetune")
@@ -176,7 +185,13 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     values["targets"][name]["tail"] = values["targets"][name]["finding"] | {"verdict": "over"}
     values["targets"][name]["finding"]["difference"] = 0.25
     (other / "evidence.json").write_text(json.dumps(values))
-    _, row = evidence_table({"finetune": [run, other]})
+    values["relearning"] = {
+        "post-training": {"rounds": None, "rounds_retrained": 12, "limit": 20, "threshold": 1.0},
+        "fine-tuning": {"rounds": None, "rounds_retrained": None, "limit": 20, "threshold": None},
+    }
+    (other / "evidence.json").write_text(json.dumps(values))
+    (_, row), _, (_, measured) = evidence_tables({"finetune": [run, other]})
+    assert measured[-1] == "> 20 / 12"  # the other attack had nothing to relearn
     was = evidence["finetune"]
     assert set(row[1].split(", ")) == {f"{was.verdict.replace('_', ' ').upper()} 1/2", "NO SIGNAL 1/2"}
     assert row[2].startswith("1/")
@@ -184,7 +199,7 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     assert row[header.index("AUC gap")].startswith(f"{mean:.3f} ±")
     listed = wanted.audited(copied, "clean-iid", listed=True)
     assert [path.parent.name for path in listed["finetune"]] == ["seed-4", "seed-5"]
-    assert evidence_table({"nothing": [copied]}) == []
+    assert evidence_tables({"nothing": [copied]}) == []
 
 
 def test_evidence_is_read_as_it_was_written(copied):

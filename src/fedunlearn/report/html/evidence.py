@@ -71,9 +71,7 @@ def run_evidence(run: Run) -> dict[str, Any] | None:
             verdict = verdict_text(target.original.verdict)
             lanes.append((f"ω⁰, before unlearning{of}", verdict, [target.original]))
         if (tail := target.tail) is not None:
-            alarm = tail.verdict is not None and tail.verdict.alarm
-            verdict = f"alarm: {verdict_text(tail.verdict)}" if alarm else "no alarm"
-            lanes.append((f"the model, hardest tenth{of}", verdict, [tail]))
+            lanes.append((f"the model, hardest tenth{of}", account.alarm(tail), [tail]))
     return {
         "single": True,
         "conclusion": account.conclusion(found),
