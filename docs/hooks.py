@@ -146,9 +146,9 @@ def experiments() -> str:
         sentence = path.read_text(encoding="utf-8").split("\n", 1)[0].strip("# .")
         link = f"/{path.relative_to(ROOT).as_posix()}"
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-        command = "`compare`" if "methods" in values else "`run`"
-        command = "`reproduce`" if "extends" in values else "" if path.stem == "protocol" else command
-        shown = path.name if "reproduction" in path.parts else f"experiments/{path.name}"
+        command, shown = "`compare`" if "methods" in values else "`run`", f"experiments/{path.name}"
+        if "reproduction" in path.parts:
+            command, shown = "" if path.stem == "protocol" else "`reproduce`", path.name
         lines.append(f"| [`{shown}`]({link}) | {command} | {sentence} |")
     return "\n".join(lines)
 

@@ -185,6 +185,13 @@ def test_workers_do_not_affect_the_evidence(finished):
     assert one == two
 
 
+def test_the_margin_can_be_chosen(here, finished):
+    run = finished / "finetune"
+    here("audit", run, "--against", finished / "retrain", "--margin", 0.02, "--workers", 1)
+    (target,) = evidence(run)["targets"].values()
+    assert target["finding"]["margin"] == 0.02
+
+
 def test_unequal_budgets_are_said(here, finished):
     result = here("audit", finished / "finetune", "--against", finished / "short", "--workers", 1)
     assert "Retraining had 2 rounds and ω⁰ had 12" in result.stdout
@@ -216,6 +223,7 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finishe
         "audit", run, "--against", finished / "other-data"
     )
     assert "set data.twins" in refused_here("audit", run, "--twins", 2)
+    assert "between 0 and 0.5" in refused_here("audit", run, "--margin", 5)
     assert "name the first with --against" in refused_here("audit", run, "--again", retrain)
     assert "not a run folder" in refused_here("audit", tmp_path)
     assert "the model and the retrained model are equal" in refused_here(

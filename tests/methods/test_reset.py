@@ -9,6 +9,7 @@ from federations import network
 
 from fedunlearn import FedUnlearnError, Request, Schedule, State, flatten, method, unlearn
 from fedunlearn.core.vectors import buffers, shapes
+from fedunlearn.methods.fast_retrain import MomentumAveraging
 from fedunlearn.methods.reset import LayerReset
 
 
@@ -74,6 +75,11 @@ def test_six_in_seven_rounds_use_the_rate_of_pre_training_and_the_last_that_of_r
     phases = method["reset"](Schedule(rounds[0], 0.03, rounds[1], 0.02, pretrain_lr=0.1))
     assert tuple(phase.rounds for phase in phases) == split
     assert [phase.lr for phase in phases[1:]] == [0.1, 0.02]
+
+
+def test_with_momentum_the_rounds_after_the_reset_are_those_of_fast_retrain():
+    phases = method["reset"](Schedule(4, 0.03, 6, 0.02, pretrain_lr=0.1), momentum=0.5)
+    assert phases[1:] == (MomentumAveraging(9, 0.1, momentum=0.5),)
 
 
 def test_the_target_is_never_asked():

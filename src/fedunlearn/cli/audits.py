@@ -41,6 +41,9 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    margin: Annotated[
+        float, typer.Option(help="The largest difference of AUC that counts as equivalent.")
+    ] = 0.05,
     workers: Workers = None,
     use: Use = None,
 ) -> None:
@@ -59,7 +62,7 @@ def audit(
         if len(runs) > 1:
             out.print(f"\n{run}", style="bold", soft_wrap=True)
         try:
-            wanted = standard(run, against, again=again, twins=twins)
+            wanted = standard(run, against, again=again, twins=twins, margin=margin)
             with Display(out, wanted.missing) as display:
                 found = audit_with(wanted, run, display.run, workers=workers)
         except Interrupted as stop:

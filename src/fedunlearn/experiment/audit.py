@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 from ..auditing import Evidence, audit
 from ..client.audit import compared_sets
 from ..core import FedUnlearnError, Stage, State
+from ..core.errors import require
+from ..evidence.verdicts import MARGIN
 from ..record import model_hash, read_metrics, read_state, write_json
 from ..running import finished
 from .checkpoint import read_model
@@ -50,6 +52,7 @@ class Standard:
     trainings: Mapping[str, Training]
     """References that are made on demand, by name."""
     notes: tuple[str, ...] = ()
+    margin: float = MARGIN
 
     @property
     def missing(self) -> dict[str, tuple[int, int]]:
@@ -84,6 +87,7 @@ def audit_run(
     *,
     again: Path | None = None,
     twins: int | None = None,
+    margin: float = MARGIN,
     show: Show = unseen,
     workers: int | None = None,
 ) -> Evidence:
@@ -91,9 +95,11 @@ def audit_run(
 
     ``against`` is the folder of a retraining with the same data, ``again`` that of a second one. Without
     ``against``, both are trained as long as ω⁰ was, unless they are in the cache; so are ``twins``, two where
-    ``data.twins`` has set examples aside for them. ``show`` makes the listener of each such training.
+    ``data.twins`` has set examples aside for them. ``margin`` is the largest difference of AUC that counts as
+    equivalent. ``show`` makes the listener of each such training.
     """
-    return audit_with(standard(folder, against, again=again, twins=twins), folder, show, workers=workers)
+    wanted = standard(folder, against, again=again, twins=twins, margin=margin)
+    return audit_with(wanted, folder, show, workers=workers)
 
 
 def audit_with(
@@ -105,9 +111,15 @@ def audit_with(
 
 
 def standard(
-    folder: Path, against: Path | None = None, *, again: Path | None = None, twins: int | None = None
+    folder: Path,
+    against: Path | None = None,
+    *,
+    again: Path | None = None,
+    twins: int | None = None,
+    margin: float = MARGIN,
 ) -> Standard:
     """What the model of a run folder is compared with; nothing is trained yet."""
+    require(0 < margin < 0.5, "margin", margin, "between 0 and 0.5")
     experiment = finished_experiment(folder)
     if again is not None and against is None:
         raise FedUnlearnError("a second retraining is named without a first: name the first, too")
@@ -129,7 +141,7 @@ def standard(
         retrainings=0 if retrained or unknown else 2,
         twins=number_of_twins(experiment) if twins is None else twins,
     )
-    return Standard(setting, retrained, made, tuple(notes))
+    return Standard(setting, retrained, made, tuple(notes), margin)
 
 
 @contextmanager
@@ -152,6 +164,7 @@ def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) 
                 again=None if again is None else again.state,
                 references=[twin.state for twin in twins.values()],
                 clients=clients,
+                margin=wanted.margin,
                 notes=[*wanted.notes, *notes],
             )
             named = {"model": model, "original": original, "retrained": retrained, "again": again, **twins}

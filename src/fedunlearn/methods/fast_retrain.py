@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from ..core import Phase, Request, Round, State, require, train
 from ..core.registry import method
-from .retrain import FreshAveraging
+from .fedavg import Averaging
 from .schedule import Schedule
 
 LAST = 0.05
@@ -16,13 +17,12 @@ LAST = 0.05
 
 
 @dataclass(frozen=True)
-class MomentumAveraging(FreshAveraging):
+class MomentumAveraging(Averaging):
     """The server treats the mean displacement as a gradient and descends with Nesterov's momentum.
 
     The learning rate is constant in the first half of the rounds and then falls linearly.
     """
 
-    purpose: str = "fast-retrain"
     momentum: float = 0.8
 
     def round(self, request: Request, state: State) -> Round:
@@ -31,6 +31,17 @@ class MomentumAveraging(FreshAveraging):
         mean = replies.some(request.asked).average()
         velocity = self.momentum * state.memory.get("velocity", torch.zeros_like(mean)) + mean
         return state.step(-mean - self.momentum * velocity).remember(velocity=velocity)
+
+
+@dataclass(frozen=True)
+class FreshMomentumAveraging(MomentumAveraging):
+    """The same from a new random model."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
+
+    def start(self, request: Request, state: State) -> State:
+        assert request.fresh is not None
+        return request.fresh("fast-retrain")
 
 
 def share(number: int, rounds: int) -> float:
@@ -52,4 +63,4 @@ def fast_retrain(
     require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
     require(0 <= momentum < 1, "momentum", momentum, "at least 0 and below 1")
     total = schedule.rounds if rounds is None else rounds
-    return (MomentumAveraging(total, schedule.pretrain_lr, momentum=momentum),)
+    return (FreshMomentumAveraging(total, schedule.pretrain_lr, momentum=momentum),)

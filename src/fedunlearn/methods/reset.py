@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..core import FedUnlearnError, Phase, Request, Stage, State
+from ..core import FedUnlearnError, Phase, Request, Stage, State, require
 from ..core.registry import did_you_mean, method
+from .fast_retrain import MomentumAveraging
 from .fedavg import Averaging
 from .schedule import Schedule
 
@@ -49,16 +50,20 @@ def first_layer(request: Request) -> list[str]:
     summary="initialises the first layer anew, then trains on without the targets: a warm retraining",
     online="retained",
 )
-def reset(schedule: Schedule, *, layers: list[str] | None = None) -> tuple[Phase, ...]:
+def reset(schedule: Schedule, *, layers: list[str] | None = None, momentum: float = 0.0) -> tuple[Phase, ...]:
     """``layers`` names the parameters to initialise anew.
 
     The reset is one round. Of the others, six in seven use the learning rate of pre-training and the last
-    seventh that of recovery.
+    seventh that of recovery. With ``momentum``, they are those of ``fast-retrain``.
     """
+    require(0 <= momentum < 1, "momentum", momentum, "at least 0 and below 1")
     once, rest = schedule.in_one_round
     settling = rest // SETTLING
+    start = LayerReset(once, schedule.pretrain_lr, tuple(layers or ()))
+    if momentum:
+        return start, MomentumAveraging(rest, schedule.pretrain_lr, momentum=momentum)
     return (
-        LayerReset(once, schedule.pretrain_lr, tuple(layers or ())),
+        start,
         Averaging(rest - settling, schedule.pretrain_lr),
         Averaging(settling, schedule.recover_lr),
     )
