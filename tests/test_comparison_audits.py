@@ -69,7 +69,7 @@ def test_the_packaged_file_compares_clean_and_backdoored_targets():
     assert list(comparison.columns) == [
         f"{kind}-{partition}" for kind in ("clean", "backdoor") for partition in ("pat-20", "pat-50", "iid")
     ]
-    assert {len(rows) for rows in comparison.columns.values()} == {9}
+    assert {len(rows) for rows in comparison.columns.values()} == {10}
     for column, rows in comparison.columns.items():
         for experiment in rows.values():
             assert experiment.backdoor.enabled == column.startswith("backdoor")
@@ -208,7 +208,7 @@ def test_evidence_is_read_as_it_was_written(copied):
     assert isinstance(target.finding.verdict, Verdict)
     assert target.finding.interval.low < target.finding.auc < target.finding.interval.high
     assert target.finding.gate is target.original.verdict
-    assert target.asr.keys() == {"model", "retrained", "original"}
+    assert target.asr.keys() == {"model", "retrained", "original", "again"}
     assert found.influence["accuracy"][name].value == found.values["influence"]["accuracy"][name]["value"]
     assert read_evidence(copied) is None
 

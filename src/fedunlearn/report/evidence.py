@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,14 +126,14 @@ def _target(values: Mapping[str, Any]) -> AuditedTarget:
 
 
 def _numbers(found: Mapping[str, Any], key: str) -> dict[str, float]:
-    return {str(model): float(each[key]) for model, each in found.items()}
+    return {str(model): _finite(each[key]) for model, each in found.items()}
 
 
 def _relearning(values: Mapping[str, Any]) -> dict[str, Relearned]:
     """Without an attack that has no threshold: there, ω⁰ knows no more than retraining."""
     named = {attack: values.get(attack, values.get(attack.replace("-", ""))) for attack in ATTACKS}
     return {
-        attack: Relearned(found["rounds"], found["rounds_retrained"], int(found["limit"]))
+        attack: Relearned(_known(found["rounds"]), _known(found["rounds_retrained"]), int(found["limit"]))
         for attack, found in named.items()
         if found is not None and found.get("threshold", 0.0) is not None
     }
@@ -146,12 +147,27 @@ def _finding(values: Mapping[str, Any] | None) -> Finding | None:
             **values,
             "verdict": _verdict(values["verdict"]),
             "gate": _verdict(values.get("gate")),
+            **{name: _known(values.get(name)) for name in ("auc", "difference", "reference_auc", "margin")},
             **{
-                name: None if values.get(name) is None else Interval(**values[name])
+                name: None if values.get(name) is None else _interval(values[name])
                 for name in ("interval", "difference_interval", "alarm_interval")
             },
         }
     )
+
+
+def _interval(values: Mapping[str, Any]) -> Interval:
+    return Interval(**{name: _finite(value) for name, value in values.items()})
+
+
+def _known(value: Any) -> float | None:
+    return None if value is None else _finite(value)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"a number is {value}")
+    return float(value)
 
 
 def _verdict(value: str | None) -> Verdict | None:

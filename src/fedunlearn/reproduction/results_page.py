@@ -1,8 +1,8 @@
 """The results page of the documentation: tables from the stored results, written between markers.
 
 ``python -m fedunlearn.reproduction.results_page docs/results.md`` updates the text between
-``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/SCALE.json``, and draws the figure of the
-page. The text around the markers is written by hand.
+``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/SCALE.json``, and draws the figure of
+the page. The text around the markers is written by hand.
 """
 
 from __future__ import annotations
