@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import warnings
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ TINY = [
     "unlearning.rounds=1",
     "recovery.rounds=1",
 ]
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts/store_evidence.py"))
 REFERENCES = ("omega0", "retraining-1", "retraining-2")
 
 
@@ -219,3 +221,50 @@ def test_damaged_evidence_is_refused_in_one_sentence(copied, text):
     (run / "evidence.json").write_text(text)
     with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
         read_evidence(run)
+
+
+def test_the_committed_page_is_what_the_stored_evidence_says():
+    page = SCRIPT["PAGE"].read_text(encoding="utf-8")
+    assert SCRIPT["renewed"](page, SCRIPT["stored"]()) == page, (
+        "docs/evidence/results.md is out of date: run python scripts/store_evidence.py"
+    )
+    assert not SCRIPT["STORED"].exists() or SCRIPT["STORED"].stat().st_size < 500_000
+
+
+def test_evidence_is_stored_and_shown(compared, tmp_path):
+    path = tmp_path / "evidence.json"
+    assert SCRIPT["store"](compared / "runs", path).startswith("evidence.json: 10 audits, ")
+    audits = SCRIPT["stored"](path)
+    assert {each["column"] for each in audits} == {"clean-iid", "backdoor-iid"}
+    (found,) = [each for each in audits if (each["column"], each["row"]) == ("backdoor-iid", "finetune")]
+    run = compared / "runs/backdoor-iid/seed-4/finetune"
+    evidence = read_evidence(run)
+    ((name, target),) = evidence.targets.items()
+    assert found["model_sha256"] == read_outcome(run)["model_sha256"]
+    assert found["verdict"] == evidence.verdict
+    assert found["difference"] == pytest.approx(target.finding.difference, abs=1e-5)
+    own = evidence.influence["accuracy"].pop(name)
+    retained = [each.value for each in evidence.influence["accuracy"].values()]
+    assert found["target"]["accuracy"]["model"] == pytest.approx(own.value, abs=1e-5)
+    assert found["r_acc"] == pytest.approx(sum(retained) / len(retained), abs=1e-5)
+    assert found["worst"] == pytest.approx(min(retained), abs=1e-5)
+    assert found["asr_unseen"]["retrained"] == pytest.approx(target.asr_unseen["retrained"], abs=1e-5)
+    assert found["rounds"] == 2
+    rounds = {each["row"]: each["rounds"] for each in audits}
+    assert (rounds["ω⁰"], rounds["retraining"]) == (0, 4)
+
+    page = SCRIPT["renewed"](SCRIPT["PAGE"].read_text(encoding="utf-8"), audits)
+    clean, _, backdoored = page.partition("## Backdoored targets")
+    letter = SCRIPT["LETTERS"][evidence.verdict]
+    gap = f"{target.finding.difference:+.3f}".replace("-", "−")
+    assert f"| `finetune` | {gap} {letter} 1/1 |" in backdoored
+    asr = 100 * (target.asr["model"] - target.asr["retrained"])
+    assert f"| `finetune` | {asr:+.1f} |".replace("-", "−") in backdoored
+    assert "| second retraining |" in clean
+    assert "Not measured." in clean  # relearning
+    relearned = {"post-training": {"model": 2, "retrained": None, "limit": 20}}
+    page = SCRIPT["renewed"](page, [{**each, "relearning": relearned} for each in audits])
+    assert "| `finetune` | 2 / > 20 |" in page
+    assert SCRIPT["renewed"](page, []) == SCRIPT["renewed"](SCRIPT["PAGE"].read_text(encoding="utf-8"), [])
+    with pytest.raises(FedUnlearnError, match="has no evidence"):
+        SCRIPT["store"](tmp_path, path)

@@ -371,5 +371,5 @@ def test_verdicts_are_explained_and_sorted(browser, audited_pages):
     table = "#evidence table"
     browser.click(f"{table} th:nth-child(2) button")
     assert column(browser, 1, table) == sorted(column(browser, 1, table))
-    browser.point(f"{table} th:nth-child(2) button")
-    assert tip(browser).startswith("What the audit says")
+    browser.point(f"{table} th:nth-child(3) button")
+    assert tip(browser).startswith("Audits in which the hardest tenth")
