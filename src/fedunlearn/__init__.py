@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .driver import Above, Below, Conflicts, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
     from .methods import Averaging, Pretraining, Schedule
+    from .relearning import Relearning, relearn
     from .server import ForgettingFailed, Server, forget, pretrain
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
 
@@ -83,6 +84,7 @@ _MODULES = {
     "engines": ("Parallel", "Sequential", "simulate"),
     "methods": ("Averaging", "Pretraining", "Schedule", "method"),
     "models": ("model",),
+    "relearning": ("Relearning", "relearn"),
     "server": ("ForgettingFailed", "Server", "forget", "pretrain"),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
 }
@@ -117,6 +119,7 @@ __all__ = [
     "Pretraining",
     "Progress",
     "Regression",
+    "Relearning",
     "Replies",
     "Reply",
     "Request",
@@ -140,6 +143,7 @@ __all__ = [
     "model",
     "module_hash",
     "pretrain",
+    "relearn",
     "request_erasure",
     "shapes",
     "simulate",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from .client.audit import FPRS, audit_job, rate_name, unpacked, unpacked_counts
+from .client.canaries import STATISTIC
 from .core import (
     ClientId,
     Federation,
@@ -26,6 +27,7 @@ from .core.hashes import model_hash
 from .core.threads import one_thread
 from .driver.gate import admit
 from .evidence import (
+    CanaryFinding,
     Finding,
     Influence,
     OutputDistance,
@@ -35,6 +37,7 @@ from .evidence import (
     TugOfWar,
     Verdict,
     alarm_levels,
+    canary_finding,
     client_influence,
     decide,
     exact_bounds,
@@ -90,6 +93,8 @@ class TargetEvidence:
     """Of outputs to those of retraining, by model: ``model``, ``original``, ``again`` (the noise floor)."""
     probe: Mapping[str, Rate] = field(default_factory=dict)
     """Accuracy, on unseen examples, of a linear probe on the last hidden layer, by model."""
+    canaries: Mapping[str, CanaryFinding] = field(default_factory=dict)
+    """What canaries show of ``model`` and ``original``; empty where none are planted."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,7 @@ def _models(
     return found
 
 
+_OF = {"model": "", "original": " in ω⁰"}
 _TITLES = {
     "model": "the model",
     "original": "the model before unlearning",
@@ -296,6 +302,7 @@ def _targets(
             _tails(target, reply),
             _distances(target, reply),
             _rates(reply, "probe"),
+            _canaries(reply),
         )
     return found
 
@@ -353,6 +360,8 @@ def _measures(evidence: TargetEvidence) -> Iterator[str]:
     for examples, asr in (("training", evidence.asr), ("unseen", evidence.asr_unseen)):
         if asr:
             yield f"backdoor: {rate_sentence('it succeeds on', examples, asr)}"
+    for model, guessed in evidence.canaries.items():
+        yield f"canaries{_OF[model]}: {guessed.sentence}"
 
 
 def _tugs_of_war(
@@ -403,6 +412,15 @@ def _omitted(found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWa
     if not tug:
         told.append("ToW needs accuracies on forgotten, retained and test examples, and one is missing.")
     return tuple(told)
+
+
+def _canaries(reply: Reply) -> dict[str, CanaryFinding]:
+    found = {}
+    for name in ("model", "original"):
+        guesses = reply.statistics.get(f"{name} {STATISTIC}", {}).get("accuracy")
+        if guesses is not None:
+            found[name] = canary_finding(round(guesses.total), guesses.count)
+    return found
 
 
 def _influences(replies: Replies, models: Mapping[str, State]) -> dict[str, dict[ClientId, Influence]]:

@@ -26,7 +26,8 @@ from ..evidence import (
     needed_unseen,
     tail_counts,
 )
-from .data import ClientData, Data
+from . import canaries
+from .data import ClientData, Data, own_examples
 
 NUMBERS = (
     "AUC of the model",
@@ -110,16 +111,17 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
             f"{client} holds no examples like the forgotten ones that nobody trained on, and an audit needs "
             "them: give it a set 'audit' (in experiments, set data.audit)"
         )
-    return sets.get("forget", data.train), unseen
+    return sets["forget"] if "forget" in sets else own_examples(data), unseen
 
 
 def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None) -> dict[str, Data]:
     """What a client sums losses and scores over; training data only where retraining can be compared."""
-    sets = {name: held for name, held in data.evaluations.items() if name not in ("seen", "forget")}
+    left_out = ("seen", "forget", *canaries.SETS)
+    sets = {name: held for name, held in data.evaluations.items() if name not in left_out}
     if "retrained" not in job.arrays:
         return sets
     if compared is None:
-        return {**sets, "seen": data.evaluations.get("seen", data.train)}
+        return {**sets, "seen": data.evaluations.get("seen", own_examples(data))}
     return {**sets, "forgotten": compared[0]}
 
 

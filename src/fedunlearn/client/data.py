@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from ..core import Batch, ClientId, FedUnlearnError, did_you_mean
 
-SETS = ("test", "seen", "backdoor", "forget", "audit", "backdoor-unseen")
+SETS = ("test", "seen", "backdoor", "forget", "audit", "backdoor-unseen", "canary-in", "canary-out")
 """The evaluation sets that measures know."""
 
-AUDITED = ("audit", "backdoor-unseen")
+AUDITED = ("audit", "backdoor-unseen", "canary-in", "canary-out")
 """Nobody looks at these before the audit: a choice that rests on them would spoil it."""
 
 
@@ -42,6 +42,9 @@ class ClientData:
     labels), ``forget`` (what the request asks to forget), ``audit`` (never trained on, distributed like the
     training data) and ``backdoor-unseen`` (triggered like ``backdoor``, never trained on). Only an audit
     looks at the last two, so that nothing is tuned on them.
+
+    Canaries are synthetic examples for an audit. A fair coin chose ``canary-in``, which are also the last
+    examples of ``train``; ``canary-out`` are the others, which nobody trains on.
     """
 
     train: Data
@@ -58,6 +61,11 @@ class ClientData:
                 raise FedUnlearnError(f"unknown evaluation set {name!r}{did_you_mean(str(name), SETS)}")
         sets = {name: checked(data, name) for name, data in self.evaluations.items()}
         object.__setattr__(self, "evaluations", sets)
+        if "canary-in" in sets and size(sets["canary-in"]) >= size(self.train):
+            raise FedUnlearnError(
+                f"set 'canary-in' has {size(sets['canary-in'])} examples and 'train' has {size(self.train)}: "
+                "train on the canaries and on other examples, the canaries last"
+            )
 
 
 def as_clients(data: Mapping[ClientId, ClientData | Data]) -> dict[ClientId, ClientData]:
@@ -149,6 +157,29 @@ def length(batch: Batch) -> int:
         return len(batch)
     parts = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
     return length(parts[-1])
+
+
+def part(data: Data, index: Tensor) -> Data:
+    """The examples at these places."""
+    if isinstance(data, Examples):
+        return data.take(index)
+    if isinstance(data, Tensor):
+        return data[index]
+    if isinstance(data, Mapping):
+        return {name: each[index] for name, each in data.items()}
+    if not isinstance(data, DataLoader):
+        return Subset(data, index.tolist())
+    if data.batch_size is None:
+        raise FedUnlearnError("a DataLoader without a batch_size cannot be divided: give it one")
+    chosen = Subset(data.dataset, index.tolist())
+    return DataLoader(chosen, batch_size=data.batch_size, collate_fn=data.collate_fn)
+
+
+def own_examples(data: ClientData) -> Data:
+    """What a client trains on, without its canaries."""
+    if "canary-in" not in data.evaluations:
+        return data.train
+    return part(data.train, torch.arange(size(data.train) - size(data.evaluations["canary-in"])))
 
 
 def batches(data: Data, most: int) -> Iterator[Batch]:

@@ -29,7 +29,7 @@ from ..core import (
 )
 from ..core.task import valid_score
 from ..evidence import Scores
-from . import audit
+from . import audit, canaries, relearning
 from . import data as holdings
 from .data import AUDITED, ClientData, Data, Examples
 from .outputs import Outputs, distance, outputs, probe
@@ -83,11 +83,14 @@ class Learner:
             )
         self._load(job.params, job.buffers or {})
         if job.work == "train":
-            return self._train(client, data.train, job, terms, self.empty(1)[0] if out is None else out)
+            trained = relearning.lesson(client, data, job) if "lesson" in job.config else data.train
+            return self._train(client, trained, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
         if job.work == "measure":
             sets = {name: held for name, held in data.evaluations.items() if name not in AUDITED}
             return Reply(None, examples, self._measure(sets))
+        if job.work == "relearn":
+            return Reply(None, examples, self._measure({"forgotten": relearning.rest(client, data, job)}))
         if job.work == "audit":
             return self._audit(client, data, job)
         compute = registry.work[job.work]
@@ -209,10 +212,12 @@ class Learner:
         statistics: dict[str, Mapping[str, Mean]] = {}
         losses: dict[str, Scores] = {}
         said: dict[str, tuple[Outputs, Outputs]] = {}
+        planted: dict[str, Mapping[str, list[float]]] = {}
         for name, (params, buffers) in audit.models_of(job).items():
             self._load(params, buffers)
             if compared is not None:
                 losses[name] = Scores(*map(self._losses, compared))
+                planted[name] = {each: self._losses(held) for each, held in canaries.of(data).items()}
             if name.startswith(audit.REFERENCE):
                 continue
             statistics |= {f"{name} {held}": means for held, means in self._measure(measured).items()}
@@ -225,6 +230,7 @@ class Learner:
             if name != "retrained":
                 statistics[f"{name} outputs"] = distance(each, said["retrained"])
         arrays = audit.comparisons(losses) if compared is not None else {}
+        statistics |= canaries.guessed(planted)
         return Reply(None, holdings.size(data.train), statistics, arrays)
 
     def _outputs(self, data: Data) -> Outputs | None:

@@ -29,7 +29,7 @@ ConfigValue = float | int | str | bool
 class Job:
     """Server to client: a work by name, the model to start from, and what the work needs.
 
-    ``train``, ``measure`` and ``audit`` are works of every client; methods register their own.
+    ``train``, ``measure``, ``audit`` and ``relearn`` are works of every client; methods register their own.
     """
 
     work: str

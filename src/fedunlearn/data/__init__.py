@@ -1,6 +1,7 @@
 """Datasets, partitions, the backdoor, and the clients made from them."""
 
 from .backdoor import Trigger, poison, trigger, triggered
+from .canaries import draw_canaries, plant, plant_canaries
 from .datasets import Dataset, load, where
 from .download import fetch
 from .partitions import pools
@@ -14,8 +15,11 @@ __all__ = [
     "Trigger",
     "check_reserved",
     "data_directory",
+    "draw_canaries",
     "fetch",
     "load",
+    "plant",
+    "plant_canaries",
     "poison",
     "pools",
     "populate",

@@ -3,6 +3,7 @@
 ``judge`` is the entry point. SciPy, the extra ``evidence``, is needed only for exact bounds of proportions.
 """
 
+from .canaries import CanaryFinding, canary_finding, guess_canaries
 from .histograms import (
     DIFFERENCE_EDGES,
     LOSS_EDGES,
@@ -60,6 +61,7 @@ __all__ = [
     "DIFFERENCE_EDGES",
     "LOSS_EDGES",
     "CanaryBound",
+    "CanaryFinding",
     "Equivalence",
     "Estimate",
     "Finding",
@@ -78,12 +80,14 @@ __all__ = [
     "binned_auc",
     "calibrated",
     "canary_bound",
+    "canary_finding",
     "client_influence",
     "clopper_pearson",
     "compare",
     "decide",
     "delong",
     "exact_bounds",
+    "guess_canaries",
     "hardest",
     "histogram",
     "holm",

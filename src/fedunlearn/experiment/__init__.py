@@ -7,6 +7,7 @@ from .pretraining import pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
 from .references import Show, reference_rounds, retraining, twin
+from .relearning import relearn_run
 from .run import perform, recorded, resume
 from .settings import (
     Backdoor,
@@ -63,6 +64,7 @@ __all__ = [
     "read",
     "recorded",
     "reference_rounds",
+    "relearn_run",
     "resume",
     "retraining",
     "run_model",

@@ -15,7 +15,7 @@ from .. import models
 from ..client.data import ClientData, Examples
 from ..core import ClientId, Federation, History, LocalTraining, Request, Stage, State, vectors
 from ..core.seeds import derive
-from ..data import PUBLIC, Population, load, poison, populate, reserve, trigger
+from ..data import PUBLIC, Population, load, plant, poison, populate, reserve, trigger
 from ..driver import Participation
 from ..engines import Sequential, join, simulate
 from ..record import environment
@@ -109,6 +109,8 @@ def prepare(experiment: Experiment) -> Setting:
         twins=experiment.data.twins,
         options=experiment.data.options,
     )
+    if experiment.data.canaries:
+        population = plant(population, source, experiment.data.canaries, experiment.seed)
     channels, height, width = source.train.x.shape[1:]
     return Setting(
         experiment,
