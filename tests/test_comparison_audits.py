@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import warnings
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, carry_out, planned, read_comparison
 from fedunlearn.evidence import Verdict
 from fedunlearn.record import read_json, read_outcome
-from fedunlearn.report import evidence_table, read_evidence
+from fedunlearn.report import evidence_tables, read_evidence
 
 PACKAGED = Path(__file__).parents[1] / "experiments/evidence.toml"
 TINY = [
@@ -26,6 +27,7 @@ TINY = [
     "unlearning.rounds=1",
     "recovery.rounds=1",
 ]
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts/store_evidence.py"))
 REFERENCES = ("omega0", "retraining-1", "retraining-2")
 
 
@@ -69,7 +71,7 @@ def test_the_packaged_file_compares_clean_and_backdoored_targets():
     assert list(comparison.columns) == [
         f"{kind}-{partition}" for kind in ("clean", "backdoor") for partition in ("pat-20", "pat-50", "iid")
     ]
-    assert {len(rows) for rows in comparison.columns.values()} == {9}
+    assert {len(rows) for rows in comparison.columns.values()} == {10}
     for column, rows in comparison.columns.items():
         for experiment in rows.values():
             assert experiment.backdoor.enabled == column.startswith("backdoor")
@@ -153,7 +155,7 @@ def test_a_run_that_failed_is_skipped_with_a_sentence(copied):
 def test_the_table_counts_verdicts_and_alarms(copied):
     wanted = tiny("clean-iid", "finetune", "federaser")
     places = wanted.audited(copied, "clean-iid")
-    header, *rows = evidence_table(places)
+    (header, *rows), (clients, *_), (measures, *beside) = evidence_tables(places)
     assert [row[0] for row in rows] == ["ω⁰", "retraining", "second retraining", "finetune", "federaser"]
     assert header[1:6] == ["Verdict", "Hardest alarms", "AUC", "AUC gap", "Hardest gap"]
     assert "ASR gap" not in header
@@ -165,8 +167,17 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     first, second = (evidence[row].targets for row in ("retraining", "second retraining"))
     for target, found in first.items():
         assert found.finding.difference == pytest.approx(-second[target].finding.difference)
-    backdoored = evidence_table(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
+    assert clients[1:] == ["Target acc", "Target gap", "Worst gap", "Harmed"]
+    assert measures[1:] == ["Plain AUC", "JS", "JS floor", "Probe gap", "ToW"]
+    for row in beside:
+        (target,) = evidence[row[0]].targets.values()
+        assert row[2] == f"{target.distance['model'].forgotten:.3f}"
+        floor = target.distance.get("again")
+        assert row[3] == ("–" if floor is None else f"{floor.forgotten:.3f}")
+        assert row[4] == f"{target.probe['model'] - target.probe['retrained']:.1%}"
+    backdoored, _, others = evidence_tables(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
     assert "ASR gap" in backdoored[0]
+    assert "ASR gap, unseen" in others[0]
 
     run = copied / "clean-iid/seed-4/finetune"
     other = shutil.copytree(run, copied / "clean-iid/seed-5/finetune")
@@ -176,7 +187,13 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     values["targets"][name]["tail"] = values["targets"][name]["finding"] | {"verdict": "over"}
     values["targets"][name]["finding"]["difference"] = 0.25
     (other / "evidence.json").write_text(json.dumps(values))
-    _, row = evidence_table({"finetune": [run, other]})
+    values["relearning"] = {
+        "post-training": {"rounds": None, "rounds_retrained": 12, "limit": 20, "threshold": 1.0},
+        "fine-tuning": {"rounds": None, "rounds_retrained": None, "limit": 20, "threshold": None},
+    }
+    (other / "evidence.json").write_text(json.dumps(values))
+    (_, row), _, (_, measured) = evidence_tables({"finetune": [run, other]})
+    assert measured[-1] == "> 20 / 12"  # the other attack had nothing to relearn
     was = evidence["finetune"]
     assert set(row[1].split(", ")) == {f"{was.verdict.replace('_', ' ').upper()} 1/2", "NO SIGNAL 1/2"}
     assert row[2].startswith("1/")
@@ -184,7 +201,7 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     assert row[header.index("AUC gap")].startswith(f"{mean:.3f} ±")
     listed = wanted.audited(copied, "clean-iid", listed=True)
     assert [path.parent.name for path in listed["finetune"]] == ["seed-4", "seed-5"]
-    assert evidence_table({"nothing": [copied]}) == []
+    assert evidence_tables({"nothing": [copied]}) == []
 
 
 def test_evidence_is_read_as_it_was_written(copied):
@@ -193,7 +210,7 @@ def test_evidence_is_read_as_it_was_written(copied):
     assert isinstance(target.finding.verdict, Verdict)
     assert target.finding.interval.low < target.finding.auc < target.finding.interval.high
     assert target.finding.gate is target.original.verdict
-    assert target.asr.keys() == {"model", "retrained", "original"}
+    assert target.asr.keys() == {"model", "retrained", "original", "again"}
     assert found.influence["accuracy"][name].value == found.values["influence"]["accuracy"][name]["value"]
     assert read_evidence(copied) is None
 
@@ -204,3 +221,50 @@ def test_damaged_evidence_is_refused_in_one_sentence(copied, text):
     (run / "evidence.json").write_text(text)
     with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
         read_evidence(run)
+
+
+def test_the_committed_page_is_what_the_stored_evidence_says():
+    page = SCRIPT["PAGE"].read_text(encoding="utf-8")
+    assert SCRIPT["renewed"](page, SCRIPT["stored"]()) == page, (
+        "docs/evidence/results.md is out of date: run python scripts/store_evidence.py"
+    )
+    assert not SCRIPT["STORED"].exists() or SCRIPT["STORED"].stat().st_size < 500_000
+
+
+def test_evidence_is_stored_and_shown(compared, tmp_path):
+    path = tmp_path / "evidence.json"
+    assert SCRIPT["store"](compared / "runs", path).startswith("evidence.json: 10 audits, ")
+    audits = SCRIPT["stored"](path)
+    assert {each["column"] for each in audits} == {"clean-iid", "backdoor-iid"}
+    (found,) = [each for each in audits if (each["column"], each["row"]) == ("backdoor-iid", "finetune")]
+    run = compared / "runs/backdoor-iid/seed-4/finetune"
+    evidence = read_evidence(run)
+    ((name, target),) = evidence.targets.items()
+    assert found["model_sha256"] == read_outcome(run)["model_sha256"]
+    assert found["verdict"] == evidence.verdict
+    assert found["difference"] == pytest.approx(target.finding.difference, abs=1e-5)
+    own = evidence.influence["accuracy"].pop(name)
+    retained = [each.value for each in evidence.influence["accuracy"].values()]
+    assert found["target"]["accuracy"]["model"] == pytest.approx(own.value, abs=1e-5)
+    assert found["r_acc"] == pytest.approx(sum(retained) / len(retained), abs=1e-5)
+    assert found["worst"] == pytest.approx(min(retained), abs=1e-5)
+    assert found["asr_unseen"]["retrained"] == pytest.approx(target.asr_unseen["retrained"], abs=1e-5)
+    assert found["rounds"] == 2
+    rounds = {each["row"]: each["rounds"] for each in audits}
+    assert (rounds["ω⁰"], rounds["retraining"]) == (0, 4)
+
+    page = SCRIPT["renewed"](SCRIPT["PAGE"].read_text(encoding="utf-8"), audits)
+    clean, _, backdoored = page.partition("## Backdoored targets")
+    letter = SCRIPT["LETTERS"][evidence.verdict]
+    gap = f"{target.finding.difference:+.3f}".replace("-", "−")
+    assert f"| `finetune` | {gap} {letter} 1/1 |" in backdoored
+    asr = 100 * (target.asr["model"] - target.asr["retrained"])
+    assert f"| `finetune` | {asr:+.1f} |".replace("-", "−") in backdoored
+    assert "| second retraining |" in clean
+    assert "Not measured." in clean  # relearning
+    relearned = {"post-training": {"model": 2, "retrained": None, "limit": 20}}
+    page = SCRIPT["renewed"](page, [{**each, "relearning": relearned} for each in audits])
+    assert "| `finetune` | 2 / > 20 |" in page
+    assert SCRIPT["renewed"](page, []) == SCRIPT["renewed"](SCRIPT["PAGE"].read_text(encoding="utf-8"), [])
+    with pytest.raises(FedUnlearnError, match="has no evidence"):
+        SCRIPT["store"](tmp_path, path)

@@ -2,9 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from audits import TARGET, before, marked, network, retrained
+
+import fedunlearn as fu
 
 ROWS = [
     {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, "asr": 0.9, "r_acc": 0.8},
@@ -133,3 +138,60 @@ def make_comparison() -> Callable[..., Path]:
 @pytest.fixture
 def comparison(tmp_path: Path) -> Path:
     return compared(tmp_path / "comparison")
+
+
+@cache
+def evidence(kind: str) -> str:
+    """The evidence of a real audit as text: of ω⁰ itself (``under``), or of a retraining (``equivalent``)."""
+    model = before() if kind == "under" else retrained(21)
+    found = fu.audit(
+        fu.Sequential(network(), marked()),
+        model,
+        targets=TARGET,
+        retrained=retrained(),
+        original=before(),
+        again=retrained(4),
+        references=[retrained(5), retrained(6)],
+    )
+    assert found.verdict == kind
+    made = {"made": "on demand", "rounds": 60}
+    models = {
+        "model": {"made": "run", "method": "fedosd", "rounds": 4, "sha256": "a" * 64},
+        "original": {"made": "pre-training", "rounds": 60, "sha256": "b" * 64},
+        "retrained": {**made, "number": 1, "sha256": "c" * 64},
+        "again": {**made, "number": 2, "sha256": "d" * 64},
+        "twin-1": {**made, "number": 1, "sha256": "e" * 64},
+    }
+    return json.dumps({**found.as_dict(), "models": models})
+
+
+@pytest.fixture
+def audit_of() -> Callable[[str], dict[str, Any]]:
+    """The contents of an ``evidence.json`` with this verdict."""
+    return lambda kind: dict(json.loads(evidence(kind)))
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Path:
+    """A run with evidence that it forgot nothing."""
+    folder = make(tmp_path / "audited", ROWS)
+    (folder / "evidence.json").write_text(evidence("under"))
+    return folder
+
+
+@pytest.fixture
+def audited_comparison(comparison: Path) -> Path:
+    """A comparison whose first row is like retraining and whose others forgot nothing."""
+    for seed in (1, 2):
+        for number in range(3):
+            kind = "equivalent" if number == 0 else "under"
+            (comparison / f"seed-{seed}/method-{number:02d}/evidence.json").write_text(evidence(kind))
+        for name, kind in (
+            ("omega0", "under"),
+            ("retraining-1", "equivalent"),
+            ("retraining-2", "equivalent"),
+        ):
+            home = comparison / f"references/seed-{seed}" / name
+            home.mkdir(parents=True)
+            (home / "evidence.json").write_text(evidence(kind))
+    return comparison

@@ -309,3 +309,67 @@ def test_clients_are_sorted_and_reached_from_the_top(browser, tmp_path, clients_
 def test_older_runs_show_no_clients(browser, run):
     assert not shown(browser, "#clients")
     assert not shown(browser, "nav a[href='#clients']")
+
+
+@pytest.fixture
+def audited_pages(browser, tmp_path, audited, audited_comparison):
+    return {
+        "run": write_report(collect([audited]), tmp_path / "run.html"),
+        "rows": write_report(collect([audited_comparison]), tmp_path / "rows.html"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["run", "rows"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_evidence_is_readable_on_phones_and_laptops(browser, audited_pages, kind, width):
+    browser.open(audited_pages[kind], width=width, height=800)
+    assert browser.said("Log.entryAdded") == []
+    assert browser.run("performance.getEntriesByType('resource').length") == 0
+    assert browser.run("document.documentElement.scrollWidth") == width
+    assert shown(browser, "nav a[href='#evidence']")
+    assert shown(browser, "#evidence .inner")
+    boxes = browser.run(
+        "[...document.querySelectorAll('#evidence .scroll')].map((box) => [box.scrollWidth, box.clientWidth])"
+    )
+    assert len(boxes) == {"run": 5, "rows": 3}[kind]
+    assert width < 1000 or all(needed <= there for needed, there in boxes), boxes
+    texts = browser.run(
+        "[...document.querySelectorAll('#evidence .lanes .name')].map((text) => {"
+        "const box = text.getBoundingClientRect(); return [box.left, box.right, box.top, box.bottom]; })"
+    )
+    for number, (left, right, top, bottom) in enumerate(texts):
+        assert 0 <= left < right <= width
+        for other in texts[:number]:
+            assert right <= other[0] or other[1] <= left or bottom <= other[2] + 4 or other[3] <= top + 4
+
+
+def test_the_band_of_the_margin_is_printed(browser, audited_pages):
+    browser.open(audited_pages["run"])
+    browser.media("print")
+    try:
+        assert shown(browser, "#evidence .margin")
+        style = "getComputedStyle(document.querySelector('#evidence .margin'))"
+        assert browser.run(f"{style}.printColorAdjust") == "exact"
+        assert shown(browser, "#evidence details li")
+        assert browser.pdf().startswith(b"%PDF")
+    finally:
+        browser.media()
+
+
+def test_evidence_needs_no_script(browser, audited_pages):
+    browser.script(allowed=False)
+    try:
+        browser.open(audited_pages["rows"])
+        for selector in ("#evidence .inner", "#evidence .margin", "#evidence table"):
+            assert shown(browser, selector)
+    finally:
+        browser.script(allowed=True)
+
+
+def test_verdicts_are_explained_and_sorted(browser, audited_pages):
+    browser.open(audited_pages["rows"])
+    table = "#evidence table"
+    browser.click(f"{table} th:nth-child(2) button")
+    assert column(browser, 1, table) == sorted(column(browser, 1, table))
+    browser.point(f"{table} th:nth-child(3) button")
+    assert tip(browser).startswith("Audits in which the hardest tenth")

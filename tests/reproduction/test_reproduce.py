@@ -18,6 +18,7 @@ from fedunlearn.report import runs
 from fedunlearn.reproduction import reproduce as reproduce_module
 from fedunlearn.reproduction.paper import printed
 from fedunlearn.reproduction.results import Result, Results, load, same_settings, save, set_up
+from fedunlearn.reproduction.results_page import stored
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = """
@@ -239,11 +240,10 @@ def test_unknown_names_get_a_suggestion():
         reproduce("table1", "--scale", "labtop")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs/results").glob("*.json")), ids=lambda path: path.stem)
-def test_stored_results_are_what_the_protocol_says_today(path):
-    found = load(path)
+@pytest.mark.parametrize(("scale", "found"), stored(ROOT / "docs/results").items())
+def test_stored_results_are_what_the_protocol_says_today(scale, found):
     columns = read_comparison(reproduce_module.EXPERIMENTS / "protocol.toml", scale=found.scale).columns
-    assert path.stem == found.scale
+    assert scale == found.scale
     assert found.settings.keys() == {run.column for run in found.runs}
     for run in found.runs:
         said = columns[run.column][run.row].model_dump(mode="json")

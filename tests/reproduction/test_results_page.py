@@ -34,8 +34,7 @@ def test_the_page_begins_with_its_tables():
 
 def test_every_stored_run_is_in_a_table_of_the_page():
     page = PAGE.read_text(encoding="utf-8")
-    for path in sorted((DOCS / "results").glob("*.json")):
-        found = load(path)
+    for found in stored(DOCS / "results").values():
         (names,) = re.findall(f"<!-- begin tables {found.scale} (.*) -->", page)
         shown = {
             (column, row)
@@ -49,8 +48,8 @@ def test_every_stored_run_is_in_a_table_of_the_page():
 
 def test_every_claim_that_fails_is_spoken_of():
     told = PAGE.read_text(encoding="utf-8").partition("## What does not reproduce")[2].partition("\n## ")[0]
-    for path in sorted((DOCS / "results").glob("*.json")):
-        failing = {one.claim.id for one in judge(load(path)) if one.verdict is Verdict.FAILS}
+    for found in stored(DOCS / "results").values():
+        failing = {one.claim.id for one in judge(found) if one.verdict is Verdict.FAILS}
         assert failing
         assert {name for name in failing if f"`{name}`" not in told} == set()
 

@@ -11,6 +11,7 @@ import typer
 from .console import out, print_table, print_text
 from .ending import Interrupted, fail
 from .options import Use, Workers
+from .runs import write_html
 
 if TYPE_CHECKING:
     from ..auditing import Evidence, TargetEvidence
@@ -56,8 +57,8 @@ def audit(
 ) -> None:
     """Test whether runs have forgotten their targets as a retraining would have, no more and no less.
 
-    Writes evidence.json into each run folder. Retrainings and twins are trained as long as ω⁰ and kept in the
-    cache.
+    Writes evidence.json into each run folder, and its report anew. Retrainings and twins are trained as long
+    as ω⁰ and kept in the cache.
     """
     from ..core import FedUnlearnError
     from ..experiment import audit_with, standard
@@ -78,6 +79,8 @@ def audit(
 
 
 def _print_evidence(found: Evidence, run: Path) -> None:
+    from ..report import collect, write_markdown_page
+
     out.print()
     for target, evidence in found.targets.items():
         out.print(f"target {target}", soft_wrap=True)
@@ -90,6 +93,9 @@ def _print_evidence(found: Evidence, run: Path) -> None:
     for sentence in found.sentences:
         print_text(sentence)
     out.print(f"\nevidence  {run / 'evidence.json'}", soft_wrap=True)
+    collected = collect([run])
+    out.print(f"report  {write_markdown_page(collected.runs[0])}", soft_wrap=True)
+    write_html(collected, run)
 
 
 def _target_table(evidence: TargetEvidence) -> list[list[str]]:

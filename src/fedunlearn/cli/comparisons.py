@@ -49,7 +49,7 @@ def compare(
     """
     from ..comparison import read_comparison
     from ..record import write
-    from ..report import collect, markdown
+    from ..report import collect, evidence_tables, markdown
 
     wanted = read_comparison(
         experiment, overrides or [], scale=scale, only=only or [], seeds=seeds, use=use or []
@@ -61,13 +61,13 @@ def compare(
         out.print(f"\n{column or wanted.name}", style="bold")
         found = collect([folder / column])
         now = _tables(found.select(wanted.places(folder, column)), at or [])
-        for lines in [*now, *_evidence(wanted.audited(folder, column))]:
+        for lines in [*now, *evidence_tables(wanted.audited(folder, column))]:
             print_table(lines)
         _print_failures(wanted, folder, column)
         # Of all rows that there are, whichever were wanted now.
         lasting = [
             *_tables(found.select(wanted.places(folder, column, listed=True)), at or []),
-            *_evidence(wanted.audited(folder, column, listed=True)),
+            *evidence_tables(wanted.audited(folder, column, listed=True)),
         ]
         write(folder / column / "comparison.md", ("\n\n".join(map(markdown, lasting)) + "\n").encode())
         write_html(found, folder / column)
@@ -165,11 +165,3 @@ def _tables(runs: Mapping[str, Sequence[Run]], at: Sequence[int]) -> list[list[l
     from ..report import comparison_tables, round_table
 
     return [*comparison_tables(runs), *([round_table(runs, at)] if at else [])]
-
-
-def _evidence(places: Mapping[str, Sequence[Path]]) -> list[list[list[str]]]:
-    """What audits found, where there were any."""
-    from ..report import evidence_table
-
-    lines = evidence_table(places)
-    return [lines] if lines else []

@@ -1,7 +1,8 @@
 """Tables, figures and reports, made from run folders alone."""
 
+from .audits import evidence_tables
 from .conclusions import verdict
-from .evidence import RunEvidence, evidence_table, read_evidence
+from .evidence import RunEvidence, read_evidence
 from .html import write_report
 from .markdown_page import write_markdown_page
 from .runs import Collection, Run, collect, read_run
@@ -13,7 +14,7 @@ __all__ = [
     "RunEvidence",
     "collect",
     "comparison_tables",
-    "evidence_table",
+    "evidence_tables",
     "markdown",
     "read_evidence",
     "read_run",

@@ -1,20 +1,19 @@
-"""The evidence of audits: read from run folders, and put into one table of a comparison."""
+"""The evidence of an audit, read from a run folder."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ..core import FedUnlearnError
-from ..evidence import Finding, Influence, Interval, Verdict
-from ..measure.metrics import Metric
+from ..evidence import Finding, Influence, Interval, OutputDistance, Verdict
 from ..record import read_json
-from .summary import mean_text
-from .tables import Lines
+
+ByModel = Mapping[str, float]
+"""A number of ``model``, ``retrained``, ``again`` (the second retraining), ``original`` (ω⁰), where known."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,27 @@ class AuditedTarget:
     original: Finding | None
     tail: Finding | None
     losses: Finding | None
-    asr: Mapping[str, float]
-    """Success of the backdoor by model: ``model``, ``retrained``, ``original``; empty without a backdoor."""
-    values: Mapping[str, Any]
-    """All that the file says about the target."""
+    asr: ByModel
+    """Success of the backdoor on training pictures; empty without a backdoor."""
+    asr_unseen: ByModel
+    """The same on pictures that nobody trained on."""
+    tpr: Mapping[str, ByModel]
+    """True positive rates by FPR, such as ``1 %``."""
+    distance: Mapping[str, OutputDistance]
+    """Of outputs to those of retraining."""
+    probe: ByModel
+    """Accuracy of a linear probe on unseen examples."""
+    canaries: ByModel
+    """Share of right guesses which canaries were trained on; empty where none are planted."""
+
+
+@dataclass(frozen=True)
+class Relearned:
+    """Rounds until the forgotten returns under one attack; None if it does not within ``limit`` rounds."""
+
+    model: float | None
+    retrained: float | None
+    limit: int
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,19 @@ class RunEvidence:
     """By measure on unseen data (``accuracy``, ``loss``) and client."""
     models: Mapping[str, Mapping[str, Any]]
     """By name: the SHA-256 of each model, and how it was made."""
+    missing: Mapping[str, str]
+    """Retained clients that were not measured, and why."""
+    notes: tuple[str, ...]
+    omitted: tuple[str, ...]
+    tug_of_war: ByModel
+    relearning: Mapping[str, Relearned]
+    """By attack, as in ``ATTACKS``; empty where relearning was not measured."""
     values: Mapping[str, Any]
     """All that the file says."""
+
+
+ATTACKS = ("post-training", "fine-tuning")
+"""The retained clients train on; the target teaches some of its examples."""
 
 
 def read_evidence(folder: Path) -> RunEvidence | None:
@@ -61,7 +88,12 @@ def read_evidence(folder: Path) -> RunEvidence | None:
                 str(measure): {str(client): Influence(**each) for client, each in clients.items()}
                 for measure, clients in values["influence"].items()
             },
-            values["models"],
+            {str(name): dict(how) for name, how in values["models"].items()},
+            {str(client): str(why) for client, why in values.get("missing", {}).items()},
+            tuple(map(str, values.get("notes", ()))),
+            tuple(map(str, values.get("omitted", ()))),
+            _numbers(values.get("tug_of_war", {}), "value"),
+            _relearning(values.get("relearning") or {}),
             values,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -80,9 +112,35 @@ def _target(values: Mapping[str, Any]) -> AuditedTarget:
         _finding(values.get("original")),
         _finding(values.get("tail")),
         _finding(values.get("losses")),
-        {str(name): float(rate["share"]) for name, rate in values.get("asr", {}).items()},
-        values,
+        _numbers(values.get("asr", {}), "share"),
+        _numbers(values.get("asr_unseen", {}), "share"),
+        {str(fpr): _numbers(found, "tpr") for fpr, found in values.get("tpr", {}).items()},
+        {str(name): OutputDistance(**each) for name, each in values.get("distance", {}).items()},
+        _numbers(values.get("probe", {}), "share"),
+        {
+            str(name): found["correct"] / found["guesses"]
+            for name, found in values.get("canaries", {}).items()
+            if found["guesses"]
+        },
     )
+
+
+def _numbers(found: Mapping[str, Any], key: str) -> dict[str, float]:
+    return {str(model): _finite(each[key]) for model, each in found.items()}
+
+
+def _relearning(values: Mapping[str, Any]) -> dict[str, Relearned]:
+    """Without an attack that has no threshold: there, ω⁰ knows no more than retraining."""
+    named = {attack: values.get(attack, values.get(attack.replace("-", ""))) for attack in ATTACKS}
+    return {
+        attack: Relearned(
+            _known(found["rounds"] if "rounds" in found else found["model"]),
+            _known(found["rounds_retrained"] if "rounds_retrained" in found else found["retrained"]),
+            int(found["limit"]),
+        )
+        for attack, found in named.items()
+        if found is not None and found.get("threshold", 0.0) is not None
+    }
 
 
 def _finding(values: Mapping[str, Any] | None) -> Finding | None:
@@ -93,214 +151,33 @@ def _finding(values: Mapping[str, Any] | None) -> Finding | None:
             **values,
             "verdict": _verdict(values["verdict"]),
             "gate": _verdict(values.get("gate")),
+            **{name: _known(values.get(name)) for name in ("auc", "difference", "reference_auc", "margin")},
             **{
-                name: None if values.get(name) is None else Interval(**values[name])
+                name: None if values.get(name) is None else _interval(values[name])
                 for name in ("interval", "difference_interval", "alarm_interval")
             },
         }
     )
 
 
+def _interval(values: Mapping[str, Any]) -> Interval:
+    return Interval(**{name: _finite(value) for name, value in values.items()})
+
+
+def _known(value: Any) -> float | None:
+    return None if value is None else _finite(value)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"a number is {value}")
+    return float(value)
+
+
 def _verdict(value: str | None) -> Verdict | None:
     return None if value is None else Verdict(value)
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A number that an audit found about a model, as a column of the table."""
-
-    metric: Metric
-    of: Callable[[RunEvidence], float | None]
-
-
-def _mean(of: Callable[[AuditedTarget], float | None]) -> Callable[[RunEvidence], float | None]:
-    """The mean over the targets that have the number."""
-
-    def measured(evidence: RunEvidence) -> float | None:
-        values = [value for target in evidence.targets.values() if (value := of(target)) is not None]
-        return fmean(values) if values else None
-
-    return measured
-
-
-def _accuracy(evidence: RunEvidence, *, of_targets: bool) -> list[Influence]:
-    clients = evidence.influence.get("accuracy", {})
-    return [each for client, each in clients.items() if (client in evidence.targets) == of_targets]
-
-
-def _target_accuracy(evidence: RunEvidence) -> float | None:
-    found = _accuracy(evidence, of_targets=True)
-    return fmean(each.value for each in found) if found else None
-
-
-def _target_gap(evidence: RunEvidence) -> float | None:
-    found = _accuracy(evidence, of_targets=True)
-    return fmean(each.difference for each in found) if found else None
-
-
-def _worst_gap(evidence: RunEvidence) -> float | None:
-    return min((each.difference for each in _accuracy(evidence, of_targets=False)), default=None)
-
-
-def _harmed(evidence: RunEvidence) -> float | None:
-    """Retained clients that lose more accuracy than chance explains; None without a second retraining."""
-    known = [each for each in _accuracy(evidence, of_targets=False) if each.beyond is not None]
-    return float(sum(bool(each.beyond) and each.difference < 0 for each in known)) if known else None
-
-
-def _asr_gap(target: AuditedTarget) -> float | None:
-    if not target.asr.keys() >= {"model", "retrained"}:
-        return None
-    return target.asr["model"] - target.asr["retrained"]
-
-
-MEASURES = (
-    Measure(
-        Metric(
-            "audit_auc",
-            "AUC",
-            "",
-            3,
-            "retraining",
-            "Probability that the calibrated loss of a forgotten example is below that of an unseen one.",
-        ),
-        _mean(lambda target: target.finding.auc),
-    ),
-    Measure(
-        Metric(
-            "audit_difference",
-            "AUC gap",
-            "",
-            3,
-            "retraining",
-            "AUC of the model minus that of retraining. Above 0 the model remembers more; below 0 it is "
-            "worse on the forgotten examples than retraining.",
-        ),
-        _mean(lambda target: target.finding.difference),
-    ),
-    Measure(
-        Metric(
-            "audit_tail",
-            "Hardest gap",
-            "",
-            3,
-            "retraining",
-            "The AUC gap on the hardest tenth of the examples, where memorisation shows first.",
-        ),
-        _mean(lambda target: target.tail.difference if target.tail else None),
-    ),
-    Measure(
-        Metric(
-            "audit_losses",
-            "Plain AUC",
-            "",
-            3,
-            "none",
-            "The AUC of plain losses, which many attacks use; near 0.5 also where nothing was forgotten.",
-        ),
-        _mean(lambda target: target.losses.auc if target.losses else None),
-    ),
-    Measure(
-        Metric(
-            "audit_target_acc",
-            "Target acc",
-            "share",
-            1,
-            "retraining",
-            "Accuracy on the targets' unseen data.",
-        ),
-        _target_accuracy,
-    ),
-    Measure(
-        Metric(
-            "audit_target_gap",
-            "Target gap",
-            "share",
-            1,
-            "retraining",
-            "Accuracy on the targets' unseen data minus that of retraining.",
-        ),
-        _target_gap,
-    ),
-    Measure(
-        Metric(
-            "audit_worst_gap",
-            "Worst gap",
-            "share",
-            1,
-            "higher",
-            "Accuracy minus that of retraining, on unseen data of the retained client that loses most.",
-        ),
-        _worst_gap,
-    ),
-    Measure(
-        Metric(
-            "audit_harmed",
-            "Harmed",
-            "clients",
-            1,
-            "lower",
-            "Retained clients whose accuracy falls short of retraining by more than three times the noise "
-            "floor of two retrainings.",
-        ),
-        _harmed,
-    ),
-    Measure(
-        Metric(
-            "audit_asr_gap",
-            "ASR gap",
-            "share",
-            1,
-            "retraining",
-            "Success of the backdoor minus that after retraining.",
-        ),
-        _mean(_asr_gap),
-    ),
-)
-"""The columns of the table, besides verdicts and alarms; a column that nothing fills is left out."""
-
-
-def evidence_table(rows: Mapping[str, Sequence[Path]]) -> Lines:
-    """Verdicts, alarms and measures of the audited folders of each row; empty if nothing was audited.
-
-    A number is the mean over the folders ± their sample standard deviation (n − 1).
-    """
-    found = {
-        row: [each for folder in folders if (each := read_evidence(folder))] for row, folders in rows.items()
-    }
-    found = {row: evidence for row, evidence in found.items() if evidence}
-    every = [each for evidence in found.values() for each in evidence]
-    shown = [measure for measure in MEASURES if any(measure.of(each) is not None for each in every)]
-    header = ["", "Verdict", "Hardest alarms", *(measure.metric.title for measure in shown)]
-    body = [
-        [row, _verdicts(evidence), _alarms(evidence), *(_cell(measure, evidence) for measure in shown)]
-        for row, evidence in found.items()
-    ]
-    return [header, *body] if body else []
-
-
-def _verdicts(evidence: Sequence[RunEvidence]) -> str:
-    """How often each verdict was given: ``EQUIVALENT 2/3, UNDER 1/3``."""
-    told = ["none" if each.verdict is None else verdict_text(each.verdict) for each in evidence]
-    return ", ".join(f"{verdict} {count}/{len(told)}" for verdict, count in Counter(told).most_common())
-
-
-def verdict_text(verdict: Verdict) -> str:
+def verdict_text(verdict: Verdict | None) -> str:
     """A verdict as tables write it."""
-    return verdict.replace("_", " ").upper()
-
-
-def _alarms(evidence: Sequence[RunEvidence]) -> str:
-    """In how many audits the hardest examples of a target raise an alarm, of those that could tell."""
-    tails = [
-        [target.tail.verdict for target in each.targets.values() if target.tail is not None]
-        for each in evidence
-    ]
-    tested = [verdicts for verdicts in tails if verdicts]
-    alarms = sum(any(verdict and verdict.alarm for verdict in verdicts) for verdicts in tested)
-    return f"{alarms}/{len(tested)}" if tested else "–"
-
-
-def _cell(measure: Measure, evidence: Sequence[RunEvidence]) -> str:
-    values = [value for each in evidence if (value := measure.of(each)) is not None]
-    return " ".join(filter(None, mean_text(measure.metric, values)))
+    return "none" if verdict is None else verdict.replace("_", " ").upper()

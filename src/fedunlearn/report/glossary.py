@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..measure.metrics import METRICS, metric
+from .audits import TABLES
 
 TERMS = {
     "clients": (
@@ -31,11 +32,15 @@ TERMS = {
 }
 """Terms that are not metrics."""
 
+AUDITED = {column.key: (column.title, column.help) for columns in TABLES.values() for column in columns}
+"""The columns of evidence."""
+
 
 def glossary(keys: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Title and explanation of the metrics with these keys, then of the other terms."""
     wanted = list(dict.fromkeys(keys))
+    audited = {key: text for key, text in AUDITED.items() if key in wanted}
     metrics = [key for key in METRICS if key in wanted]
-    metrics += [key for key in wanted if key not in METRICS and key not in TERMS]
+    metrics += [key for key in wanted if key not in METRICS and key not in TERMS and key not in AUDITED]
     own = "A score of this task."
-    return {key: (metric(key).title, metric(key).help or own) for key in metrics} | TERMS
+    return {key: (metric(key).title, metric(key).help or own) for key in metrics} | audited | TERMS

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from ..measure.metrics import metric
 from ..record import write
+from .account import markdown_account
 from .conclusions import forgotten, verdict
+from .evidence import read_evidence
 from .runs import Run
 from .settings import setting
 from .tables import markdown, stage_keys, stage_table
@@ -23,10 +25,12 @@ ASKED = (
 
 
 def write_markdown_page(run: Run) -> Path:
-    """Writes ``report.md``: the result, the stages, the curves, the request and the environment."""
+    """Writes ``report.md``: the result, the stages, the curves, the request, the environment, the audit."""
     given = {keys[-1]: setting(run.config, *keys) for keys in ASKED}
     asked = ", ".join(f"{key} `{value}`" for key, value in given.items() if value is not None)
     drawn = (run.folder / "curves.svg").exists()
+    audit = read_evidence(run.folder)
+    evidence = "" if audit is None else f"\n{markdown_account(audit)}\n"
     meanings = "\n".join(f"- **{metric(key).title}**: {metric(key).help}" for key in stage_keys(run.stages))
     text = f"""# {run.config.get("name", run.folder.name)}
 
@@ -41,7 +45,7 @@ def write_markdown_page(run: Run) -> Path:
 - Environment: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
 
 {meanings}
-"""
+{evidence}"""
     path = run.folder / "report.md"
     write(path, text.encode())
     return path

@@ -1,8 +1,8 @@
 """The results page of the documentation: tables from the stored results, written between markers.
 
 ``python -m fedunlearn.reproduction.results_page docs/results.md`` updates the text between
-``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/*.json``, and draws the figure of the
-page. The text around the markers is written by hand.
+``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/SCALE.json``, and draws the figure of
+the page. The text around the markers is written by hand.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .verdicts import markdown as claims_markdown
 MARKED = re.compile(
     r"(?P<begin><!-- begin (?P<part>[a-z-]+)(?P<words>(?: [\w-]+)*) -->\n).*?(?=<!-- end -->)", re.DOTALL
 )
+SCALES = ("paper", "laptop")
 FIGURE = ("paper", "fmnist", "tradeoff")
 """Scale, table and kind of the page's figure."""
 
@@ -38,8 +39,8 @@ Stored = Mapping[str, Results]
 
 
 def stored(folder: Path) -> dict[str, Results]:
-    """The results in the files of a folder."""
-    return {path.stem: load(path) for path in sorted(folder.glob("*.json"), reverse=True)}
+    """The results in the files of a folder, by scale; other results may be beside them."""
+    return {scale: load(path) for scale in SCALES if (path := folder / f"{scale}.json").exists()}
 
 
 def renewed(page: str, results: Stored) -> str:

@@ -15,6 +15,7 @@ from ..runs import Collection, Run
 from ..settings import setting, shared
 from ..summary import Numbers, before, mean, origins, result_columns, summarise
 from . import plots
+from .evidence import rows_evidence
 from .plots import Curve, Plot, Point, series, style
 from .run import Card, course
 from .tables import Cell, Grid, Heading, bars, by_client, cell, heading, heat
@@ -89,6 +90,7 @@ def comparison_page(collection: Collection) -> dict[str, Any]:
         "single": False,
         "lede": headline(rows.finished, rows.judgement),
         "warnings": warnings(rows.judgement),
+        "evidence": rows_evidence(collection, rows.places),
         "cards": _best(rows),
         "ranked": _ranked(rows),
         "results": _results(rows),

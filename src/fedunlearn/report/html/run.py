@@ -12,6 +12,7 @@ from ..runs import Collection, Run
 from ..summary import column, costs, summarise
 from ..tables import stage_keys
 from . import plots
+from .evidence import run_evidence
 from .plots import Curve, Plot, Style, series, style
 from .tables import Grid, bars, cell, heading, heat
 
@@ -34,6 +35,7 @@ def run_page(collection: Collection) -> dict[str, Any]:
         "single": True,
         "lede": verdict(run),
         "warnings": [],
+        "evidence": run_evidence(run),
         "cards": _cards(run) if run.evaluated else [],
         "ranked": "",
         "results": _stage_table(run) if run.evaluated else None,

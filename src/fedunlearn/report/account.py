@@ -1,0 +1,336 @@
+"""An audit told to a reader who was not there: what was compared, what was found, what can be claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..evidence import Finding, Influence, Verdict
+from ..evidence.measures import influence_sentence
+from ..evidence.verdicts import ALARM_MINIMUM
+from .audits import harmed, rounds_text
+from .evidence import AuditedTarget, ByModel, RunEvidence, verdict_text
+from .tables import Lines, markdown
+
+WORDS = {
+    Verdict.EQUIVALENT: "The target is forgotten as a retraining would have forgotten it, within the margin.",
+    Verdict.UNDER: "Too little is forgotten: the model knows more about the target's examples than a "
+    "retrained model does.",
+    Verdict.OVER: "Too much is forgotten: the model is worse on the target's examples than a retrained one.",
+    Verdict.INCONCLUSIVE: "The audit cannot tell: there are too few examples, or chance is too large. This "
+    "is not a pass.",
+    Verdict.NO_SIGNAL: "The audit cannot tell: the test does not find the target in the model before "
+    "unlearning either, so every model would pass. This is not a pass.",
+    None: "There is no verdict, because there is no retrained model to compare with.",
+}
+"""Verdicts in words."""
+
+ROLES = {
+    "model": ("the model", "is judged"),
+    "retrained": ("retraining", "the standard: trained without the target"),
+    "again": ("second retraining", "shows how far chance moves a retraining"),
+    "original": ("ω⁰", "the model before unlearning: the test must find the target here"),
+}
+"""The models of an audit: title and purpose. All others are twins."""
+
+LEFT = [
+    ["Client", "For each model", "For each comparison"],
+    ["retained", "sums and counts of losses and scores on its unseen and training examples", "nothing"],
+    [
+        "target",
+        "the same; sums of output distances; how often the probe was right; counts for each true positive "
+        "rate",
+        "two AUCs and their difference, each with its standard error, and two counts",
+    ],
+]
+"""What clients revealed."""
+
+
+def conclusion(evidence: RunEvidence) -> str:
+    """The verdict, in capitals and in words."""
+    words = WORDS[evidence.verdict]
+    return words if evidence.verdict is None else f"{verdict_text(evidence.verdict)}. {words}"
+
+
+def findings(evidence: RunEvidence) -> Iterator[str]:
+    """The verdict about each target, and what its hardest examples say."""
+    for name, target in evidence.targets.items():
+        yield f"{name}: {target.finding.sentence}"
+        if target.tail is not None:
+            yield f"{name}, hardest tenth of the examples: {target.tail.sentence}"
+
+
+def alarm(tail: Finding) -> str:
+    """What the hardest examples say: an alarm or none."""
+    if tail.verdict is not None and tail.verdict.alarm:
+        return f"alarm: {verdict_text(tail.verdict)}"
+    return "too few examples" if min(tail.n_forgotten, tail.n_unseen) < ALARM_MINIMUM else "no alarm"
+
+
+def test(evidence: RunEvidence) -> str:
+    """How the test works."""
+    twins = any(name not in ROLES for name in evidence.models)
+    margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
+    judged = (
+        "No retrained model was there to compare with."
+        if margin is None
+        else "The model is equivalent to retraining if the 90 % interval of the difference between their "
+        f"AUCs lies within ±{margin:g} and the same test finds the target in ω⁰; otherwise there is an alarm "
+        "if the 95 % interval excludes 0."
+    )
+    return (
+        "The target's client compares the loss of each forgotten example, minus the mean loss of "
+        f"{'twins' if twins else 'the retrained model'} on it, with those of unseen examples: the AUC is the "
+        f"probability that the forgotten one is lower, and 0.5 means that nothing tells them apart. {judged}"
+    )
+
+
+def models(evidence: RunEvidence) -> Lines:
+    """What was compared with what: every model, how it was made, its rounds and its hash."""
+    lines = [["Model", "What for", "How it was made", "Rounds", "SHA-256"]]
+    for name in (*ROLES, *(name for name in evidence.models if name not in ROLES)):
+        if name in evidence.models:
+            how = evidence.models[name]
+            twin = name.replace("-", " "), "calibrates: another client is in the target's place"
+            made = f"run of {how.get('method')}" if how.get("made") == "run" else str(how.get("made", "–"))
+            rounds, digest = str(how.get("rounds", "unknown")), str(how.get("sha256", "–"))
+            lines.append([*ROLES.get(name, twin), made, rounds, digest])
+    return lines
+
+
+MEANINGS = {
+    "AUC": "Decides the verdict. Above retraining: remembered. Below: worse than retraining.",
+    "AUC, hardest tenth": "The same on the hardest examples, where memory shows first. Only raises alarms.",
+    "AUC of plain losses": "What many attacks use. Near 0.5 also where nothing was forgotten.",
+    "TPR at": "Share of forgotten examples that an attack finds at so few false alarms.",
+    "JS, forgotten": "Distance of outputs to those of retraining, 0 to 1. The second retraining is chance.",
+    "JS, unseen": "The same on unseen examples: an equal excess here is a changed model, not memory.",
+    "Probe": "Accuracy of a linear probe on the last hidden layer. Above retraining: the layer still knows.",
+    "ASR, training pictures": "Success of the backdoor. Compare with retraining; zero is not the aim.",
+    "ASR, unseen pictures": "The same on pictures that nobody trained on: does the trigger work?",
+    "Canaries": "Share of right guesses which planted examples were trained on; 50 % is chance.",
+    "Accuracy": "On unseen data of the target: what it knows of its own kind of data.",
+    "ToW": "One scalar of forgetting and utility; 1 is like retraining.",
+    "Relearn, post-training": "Rounds until the forgotten returns while the retained clients train on.",
+    "Relearn, fine-tuning": "Rounds until the forgotten returns while the target teaches some of it.",
+}
+"""One line for each measure."""
+
+
+def measures(evidence: RunEvidence, name: str) -> Lines:
+    """What was measured of one target: a line for each measure, a column for each model, and the meaning."""
+    found = {title: cells for title, cells in _measured(evidence, name) if "model" in cells}
+    roles = [role for role in ROLES if any(role in cells for cells in found.values())]
+    return [
+        ["Measure", *(ROLES[role][0] for role in roles), "Meaning"],
+        *(
+            [title, *(cells.get(role, "–") for role in roles), _meaning(title)]
+            for title, cells in found.items()
+        ),
+    ]
+
+
+def _meaning(title: str) -> str:
+    return MEANINGS["TPR at" if title.startswith("TPR at") else title]
+
+
+def _measured(evidence: RunEvidence, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    target = evidence.targets[name]
+    yield "AUC", _texts(_aucs(target))
+    if target.tail is not None:
+        standard = target.tail.reference_auc
+        tail = {"model": target.tail.auc} | ({} if standard is None else {"retrained": standard})
+        yield "AUC, hardest tenth", _texts(tail)
+    if target.losses is not None:
+        yield "AUC of plain losses", _texts({"model": target.losses.auc})
+    for fpr, rates in target.tpr.items():
+        yield f"TPR at {fpr}", _shares(rates)
+    for kind in ("forgotten", "unseen"):
+        yield f"JS, {kind}", _texts({model: getattr(each, kind) for model, each in target.distance.items()})
+    yield "Probe", _shares(target.probe)
+    yield "ASR, training pictures", _shares(target.asr)
+    yield "ASR, unseen pictures", _shares(target.asr_unseen)
+    yield "Canaries", _shares(target.canaries)
+    own = evidence.influence.get("accuracy", {}).get(name)
+    if own is not None:
+        yield "Accuracy", _shares({"model": own.value, "retrained": own.retrained})
+    yield "ToW", _texts(evidence.tug_of_war)
+    for attack, rounds in evidence.relearning.items():
+        yield (
+            f"Relearn, {attack}",
+            {model: rounds_text([rounds], model) for model in ("model", "retrained")},
+        )
+
+
+def _aucs(target: AuditedTarget) -> ByModel:
+    standard = target.finding.reference_auc
+    return {
+        "model": target.finding.auc,
+        **({} if standard is None else {"retrained": standard}),
+        **({} if target.original is None else {"original": target.original.auc}),
+    }
+
+
+def _texts(found: ByModel) -> dict[str, str]:
+    return {model: f"{value:.3f}" for model, value in found.items()}
+
+
+def _shares(found: ByModel) -> dict[str, str]:
+    return {model: f"{value:.1%}" for model, value in found.items()}
+
+
+def harm(evidence: RunEvidence) -> list[str]:
+    """Who was harmed, in sentences."""
+    told = [
+        influence_sentence(measure, found, evidence.targets) for measure, found in evidence.influence.items()
+    ]
+    told += [f"{client} was not measured: {why}." for client, why in evidence.missing.items()]
+    return told or ["Without a retrained model, nobody knows who was harmed."]
+
+
+def clients(evidence: RunEvidence) -> Lines:
+    """Every client's accuracy and loss on its unseen data, against retraining."""
+    header = ["Client", "Beyond chance"]
+    for measure in evidence.influence:
+        header += [measure.capitalize(), "Retrained", "Difference", "Noise floor"]
+    names = dict.fromkeys(client for found in evidence.influence.values() for client in found)
+    lines = [header]
+    for client in sorted(names, key=lambda client: (client not in evidence.targets, len(client), client)):
+        line = [f"{client} (target)" if client in evidence.targets else client, _beyond(evidence, client)]
+        for measure, found in evidence.influence.items():
+            line += _influence(found.get(client), measure)
+        lines.append(line)
+    return lines if names else []
+
+
+def _influence(found: Influence | None, measure: str) -> list[str]:
+    if found is None:
+        return ["–"] * 4
+    write = "{:.1%}".format if measure == "accuracy" else "{:.3f}".format
+    sign = "+" if found.difference > 0 else "−" if found.difference < 0 else ""
+    floor = "unknown" if found.floor is None else write(found.floor)
+    return [write(found.value), write(found.retrained), f"{sign}{write(abs(found.difference))}", floor]
+
+
+def _beyond(evidence: RunEvidence, client: str) -> str:
+    """Where the client differs from retraining beyond chance."""
+    told = []
+    for measure, clients in evidence.influence.items():
+        found = clients.get(client)
+        if found is not None and found.beyond:
+            worse = (found.difference > 0) == (measure == "loss")
+            told.append(f"{measure} {'worse' if worse else 'better'}")
+    unknown = all(
+        found.beyond is None for clients in evidence.influence.values() if (found := clients.get(client))
+    )
+    return ", ".join(told) or ("unknown" if unknown else "no")
+
+
+def untested(evidence: RunEvidence) -> list[str]:
+    """What was not tested, and what limits the evidence."""
+    told = [*evidence.omitted, *evidence.notes]
+    for name, target in evidence.targets.items():
+        if target.tail is None and target.finding.verdict is not None:
+            told.append(f"The hardest tenth of the examples of {name}: they are too few.")
+        if target.original is None:
+            told.append(f"Whether the test finds {name} in the model before unlearning.")
+    if "retrained" in evidence.models and "again" not in evidence.models:
+        told.append("How far chance moves a retraining: there is no second one to compare with.")
+    if not evidence.relearning:
+        told.append("Relearning: how soon the forgotten returns if training goes on.")
+    if not any(target.canaries for target in evidence.targets.values()):
+        told.append("Canaries: no examples were planted for a test of single examples.")
+    return [*told, "Attacks other than those above, and every single example by itself."]
+
+
+def claims(evidence: RunEvidence) -> Lines:
+    """What the audit supports and what it does not."""
+    verdict = evidence.verdict
+    alike = "yes" if verdict is Verdict.EQUIVALENT else "no" if verdict and verdict.alarm else "not shown"
+    found = {
+        "On these examples, this model behaves like this retrained model, within the margin": alike,
+        "The model remembers more about the target than retraining does": _claim(verdict, Verdict.UNDER),
+        "The model is worse on the target's examples than retraining": _claim(verdict, Verdict.OVER),
+        "Every single example is forgotten": "no: the AUC is an average, and the test of the hardest tenth "
+        "sees only large effects",
+        "The method forgets in general": "no: this is one run, one request and one retraining",
+        "No attack finds the target": "no: the test uses losses; another attack may see more",
+        "The audit proves forgetting to a third party": "no: it trusts the clients' numbers and the server's "
+        "models",
+    }
+    return [["Claim", "Supported?"], *([claim, answer] for claim, answer in found.items())]
+
+
+def _claim(verdict: Verdict | None, claimed: Verdict) -> str:
+    if verdict is claimed:
+        return "yes, wrong in about 1 of 20 cases"
+    if verdict is Verdict.EQUIVALENT:
+        return "not on average, beyond the margin"
+    return "not on average" if verdict is not None and verdict.alarm else "not shown"
+
+
+def revealed(evidence: RunEvidence) -> str:
+    """How many clients answered, and what stayed with them."""
+    names = {client for found in evidence.influence.values() for client in found} | {*evidence.targets}
+    retained = len(names - {*evidence.targets})
+    targets = ", ".join(evidence.targets)
+    return (
+        f"{targets} and {retained} retained client{'' if retained == 1 else 's'} computed on their own data. "
+        "The loss of a single example never left its client. No noise was added: statistics of few examples "
+        "can still reveal something about them."
+    )
+
+
+def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
+    """The rows of a comparison by what was found: who forgets too little, too much, or harms others."""
+    kinds = {
+        Verdict.UNDER: "Too little forgotten",
+        Verdict.OVER: "Too much forgotten",
+        Verdict.EQUIVALENT: "Like retraining, within the margin",
+        Verdict.INCONCLUSIVE: "Inconclusive, which is not a pass",
+        Verdict.NO_SIGNAL: "No signal, which is not a pass",
+        None: "No verdict",
+    }
+    for verdict, title in kinds.items():
+        found = {row: [each.verdict for each in audits].count(verdict) for row, audits in runs.items()}
+        named = [
+            row if count == len(runs[row]) else f"{row} ({count} of {len(runs[row])})"
+            for row, count in found.items()
+            if count
+        ]
+        if named:
+            yield f"{title}: {', '.join(named)}."
+    paid = {row: [harmed(each) for each in audits] for row, audits in runs.items()}
+    named = [
+        f"{row} ({sum(bool(each) for each in found)} of {len(found)})"
+        for row, found in paid.items()
+        if any(found)
+    ]
+    if named:
+        yield f"A retained client is less accurate than after retraining, beyond chance: {', '.join(named)}."
+
+
+def markdown_account(evidence: RunEvidence) -> str:
+    """All of it as a section of a Markdown page."""
+    told = [
+        "## Is it forgotten?",
+        f"**{conclusion(evidence)}**",
+        *findings(evidence),
+        "### What was compared",
+        test(evidence),
+        _worded(models(evidence)),
+        "### What was measured",
+    ]
+    for name in evidence.targets:
+        told += [f"Target {name}:", _worded(measures(evidence, name))]
+    told += ["### Who was harmed?", *harm(evidence)]
+    if table := clients(evidence):
+        told.append(markdown(table))
+    told += ["### What can be claimed", _worded(claims(evidence)), "### What was not tested"]
+    told.append("\n".join(f"- {sentence}" for sentence in untested(evidence)))
+    told += ["### What left each client", revealed(evidence), _worded(LEFT)]
+    return "\n\n".join(told)
+
+
+def _worded(lines: Lines) -> str:
+    """A table of words, which are not aligned like numbers."""
+    return markdown(lines).replace("---:", "---")

@@ -1,0 +1,229 @@
+"""Evidence in reports: the account of one audit, and the audits of a comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html import unescape
+
+import pytest
+from audits import TARGET
+
+from fedunlearn.core import FedUnlearnError
+from fedunlearn.report import collect, read_evidence, read_run, write_markdown_page, write_report
+from fedunlearn.report.account import WORDS
+from fedunlearn.report.evidence import Relearned
+from fedunlearn.report.html.evidence import rows_evidence, run_evidence
+
+pytest.importorskip("jinja2")
+PARTS = (
+    "What was compared",
+    "What was measured",
+    "Who was harmed?",
+    "What can be claimed",
+    "What was not tested",
+    "What left each client",
+)
+
+ROWS = ["ω⁰", "retraining", "second retraining", "method-00", "method-01", "method-02"]
+
+
+def said(text: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def section(path) -> str:
+    found = re.search(r'<section id="evidence".*?</section>', path.read_text(), re.DOTALL)
+    return found[0] if found else ""
+
+
+def cells(lines, row):
+    header, *body = lines
+    (line,) = [line for line in body if line[0] == row]
+    return dict(zip(header, line, strict=True))
+
+
+def test_an_auditor_reads_the_verdict_first(audited, tmp_path):
+    text = said(section(write_report(collect([audited]), tmp_path / "page.html")))
+    evidence = read_evidence(audited)
+    assert text.startswith(f"Is it forgotten? UNDER. {WORDS[evidence.verdict]} site-1: Under-forgotten")
+    places = [text.index(part) for part in PARTS]
+    assert places == sorted(places)
+    for sentence in evidence.sentences:
+        assert " ".join(sentence.split()) in text
+    for how in evidence.models.values():
+        assert how["sha256"] in text
+    assert "within ±0.05 and the same test finds the target in ω⁰" in text
+
+
+def test_markdown_tells_the_same(audited):
+    before = write_markdown_page(read_run(audited)).read_text()
+    for part in PARTS:
+        assert f"### {part}\n" in before
+    assert "**UNDER. Too little is forgotten" in before
+    (audited / "evidence.json").unlink()
+    after = write_markdown_page(read_run(audited)).read_text()
+    assert "Is it forgotten?" not in after
+    assert before.startswith(after)
+
+
+def test_measures_stand_beside_those_of_the_other_models(audited):
+    found, evidence = run_evidence(read_run(audited)), read_evidence(audited)
+    ((name, lines),) = found["measures"]
+    target = evidence.targets[name]
+    assert name == TARGET
+    assert lines[0] == ["Measure", "the model", "retraining", "second retraining", "ω⁰", "Meaning"]
+    auc = cells(lines, "AUC")
+    assert (auc["the model"], auc["ω⁰"]) == (f"{target.finding.auc:.3f}",) * 2
+    assert auc["retraining"] == f"{target.finding.reference_auc:.3f}"
+    js = cells(lines, "JS, forgotten")
+    assert (js["the model"], js["retraining"]) == (f"{target.distance['model'].forgotten:.3f}", "–")
+    assert js["second retraining"] == f"{target.distance['again'].forgotten:.3f}"
+    assert cells(lines, "TPR at 1 %")["the model"] == f"{target.tpr['1 %']['model']:.1%}"
+    assert cells(lines, "ASR, unseen pictures")["retraining"] == f"{target.asr_unseen['retrained']:.1%}"
+    assert all(len(line[-1]) > 20 for line in lines[1:])
+
+
+def test_clients_that_were_harmed_are_marked(audited, audit_of):
+    values = audit_of("under")
+    harmed = values["influence"]["accuracy"]["site-0"]
+    harmed |= {"difference": -0.2, "floor": 0.01, "beyond": True}
+    (audited / "evidence.json").write_text(json.dumps(values))
+    found = run_evidence(read_run(audited))
+    line = cells(found["clients"], "site-0")
+    assert line["Beyond chance"].startswith("accuracy worse")
+    assert found["clients"][1][0] == f"{TARGET} (target)"
+    assert "site-0 (-0.200)" in found["harm"][0]
+
+
+def test_the_figure_has_the_differences_at_scale(audited):
+    figure, evidence = run_evidence(read_run(audited))["intervals"], read_evidence(audited)
+    finding = evidence.targets[TARGET].finding
+    assert [lane.name for lane in figure.lanes] == [
+        "the model",
+        "ω⁰, before unlearning",
+        "the model, hardest tenth",
+    ]
+    low, high = figure.band
+    assert (low + high) / 2 == pytest.approx(figure.zero, abs=0.01)
+    per_unit = (high - low) / (2 * finding.margin)
+    (bar,) = figure.lanes[0].bars
+    assert bar.at == pytest.approx(figure.zero + per_unit * finding.difference, abs=0.2)
+    assert bar.inner[1] == pytest.approx(figure.zero + per_unit * finding.difference_interval.high, abs=0.2)
+    assert bar.outer[0] < bar.inner[0] < bar.at < bar.inner[1] < bar.outer[1]
+    assert figure.lanes[0].verdict == "UNDER"
+    assert all(0 <= end <= 100 for lane in figure.lanes for each in lane.bars for end in each.outer)
+
+
+def test_what_can_be_claimed_depends_on_the_verdict(audited, audit_of):
+    def claimed():
+        return {line[0]: line[1] for line in run_evidence(read_run(audited))["claims"][1:]}
+
+    under = claimed()
+    alike, more, worse, *never = under
+    assert (under[alike], under[more][:3], under[worse]) == ("no", "yes", "not on average")
+    (audited / "evidence.json").write_text(json.dumps(audit_of("equivalent")))
+    passed = claimed()
+    assert passed[alike] == "yes"
+    assert passed[more] == passed[worse] == "not on average, beyond the margin"
+    assert all(passed[claim].startswith("no: ") for claim in never)
+    values = audit_of("equivalent") | {"verdict": "no_signal"}
+    (audited / "evidence.json").write_text(json.dumps(values))
+    assert set(claimed().values()) & {"yes"} == set()
+
+
+def test_relearning_and_canaries_are_shown_where_they_were_measured(audited, audit_of):
+    found = run_evidence(read_run(audited))
+    assert any(told.startswith("Relearning") for told in found["untested"])
+    assert any(told.startswith("Canaries") for told in found["untested"])
+    values = audit_of("under")
+    attack = {"rounds": 3, "rounds_retrained": None, "limit": 20, "threshold": 0.4, "model": [1.0, 0.3]}
+    values["relearning"] = {"post-training": attack, "finetuning": attack | {"threshold": None}}
+    values["targets"][TARGET]["canaries"] = {"model": {"correct": 30, "guesses": 40}}
+    (audited / "evidence.json").write_text(json.dumps(values))
+    assert read_evidence(audited).relearning == {"post-training": Relearned(3, None, 20)}
+    found = run_evidence(read_run(audited))
+    assert not any(told.startswith(("Relearning", "Canaries")) for told in found["untested"])
+    ((_, lines),) = found["measures"]
+    relearned = cells(lines, "Relearn, post-training")
+    assert (relearned["the model"], relearned["retraining"]) == ("3", "> 20")
+    assert cells(lines, "Canaries")["the model"] == "75.0%"
+
+
+def test_without_a_retrained_model_there_is_an_account_without_a_verdict(audited, audit_of):
+    values = audit_of("under") | {"verdict": None, "influence": {}, "tug_of_war": {}}
+    target = values["targets"][TARGET]
+    target |= {"finding": target["losses"], "original": None, "tail": None, "distance": {}, "tpr": {}}
+    values["models"] = {"model": values["models"]["model"]}
+    (audited / "evidence.json").write_text(json.dumps(values))
+    found = run_evidence(read_run(audited))
+    assert found["conclusion"].startswith("There is no verdict")
+    assert found["intervals"] is None
+    assert found["clients"] == []
+    write_report(collect([audited]), audited / "page.html")
+
+
+def test_a_comparison_says_who_forgets_too_little(audited_comparison, tmp_path):
+    collection = collect([audited_comparison])
+    found = rows_evidence(collection, {})
+    assert found["told"] == [
+        "Too little forgotten: ω⁰, method-01, method-02.",
+        "Like retraining, within the margin: retraining, second retraining, method-00.",
+    ]
+    verdicts, clients, measures = found["grids"]
+    for grid in (verdicts, clients, measures):
+        assert [name for name, *_ in grid.lines] == ROWS
+    shown = {name: line[0].text for name, _, line in verdicts.lines}
+    assert (shown["method-00"], shown["method-01"]) == ("EQUIVALENT 2/2", "UNDER 2/2")
+    assert [heading.title for heading in verdicts.headings][-1] == "ASR gap"
+    assert {"JS", "JS floor", "TPR 1 %", "Probe gap", "ToW", "ASR gap, unseen"} <= {
+        heading.title for heading in measures.headings
+    }
+    assert [len(lane.bars) for lane in found["intervals"].lanes] == [2] * 6
+    text = write_report(collection, tmp_path / "page.html").read_text()
+    for grid in (verdicts, clients, measures):
+        for heading in grid.headings:
+            assert f'id="g-{heading.term}"' in text
+
+
+def test_columns_keep_their_references_apart(audited_comparison, tmp_path):
+    for name in ("first", "second"):
+        shutil.copytree(audited_comparison, tmp_path / "both" / name)
+    found = rows_evidence(collect([tmp_path / "both"]), {})
+    assert [lane.name for lane in found["intervals"].lanes] == [
+        *(f"{column}/{row}" for column in ("first", "second") for row in ROWS[:3]),
+        *(f"{column}/{row}" for column in ("first", "second") for row in ROWS[3:]),
+    ]
+
+
+def test_runs_that_were_not_audited_look_as_before(folder, comparison, tmp_path):
+    for place in (folder, comparison):
+        text = write_report(collect([place]), tmp_path / "page.html").read_text()
+        for word in ("Is it forgotten?", 'href="#evidence"', 'id="evidence"', "g-audit", "Evidence"):
+            assert word not in text
+
+
+def test_what_clients_and_models_are_called_is_escaped(audited, audit_of):
+    hostile = "<script>window.hacked = 1</script>"
+    text = json.dumps(audit_of("under")).replace("site-0", hostile).replace(TARGET, hostile + "2")
+    (audited / "evidence.json").write_text(text)
+    page = section(write_report(collect([audited]), audited / "page.html"))
+    assert hostile not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"relearning": {"post-training": {"rounds": "soon", "rounds_retrained": 1, "limit": 3}}},
+        {"tug_of_war": {"model": {"value": float("nan")}}},
+        {"targets": {"site-1": {"finding": {"verdict": "under", "auc": "high"}}}},
+        {"models": ["model"]},
+    ],
+    ids=["words", "nan", "text", "list"],
+)
+def test_damaged_evidence_is_one_sentence(audited, audit_of, change):
+    (audited / "evidence.json").write_text(json.dumps(audit_of("under") | change))
+    with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
+        write_report(collect([audited]), audited / "page.html")
