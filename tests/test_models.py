@@ -12,6 +12,7 @@ GRAY = (1, 28, 28)
 COLOUR = (3, 32, 32)
 MODELS = [
     ("mlp", 10, GRAY, 478_410),
+    ("mlp-small", 10, GRAY, 50_890),
     ("lenet5", 10, GRAY, 61_706),
     ("cnn", 10, COLOUR, 797_962),
     ("nfresnet18", 100, COLOUR, 2_650_852),

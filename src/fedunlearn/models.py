@@ -51,6 +51,12 @@ def mlp(classes: int, shape: Shape) -> nn.Module:
     )
 
 
+@model("mlp-small", summary="one hidden layer of 64 with ReLU", inputs="any")
+def mlp_small(classes: int, shape: Shape) -> nn.Module:
+    """A perceptron with one hidden layer of 64, for experiments with many trainings."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 64), nn.ReLU(), nn.Linear(64, classes))
+
+
 @model("lenet5", summary="LeNet-5 with ReLU and max-pooling", inputs="1x28x28")
 def lenet5(classes: int, shape: Shape) -> nn.Module:
     """LeNet-5 for one-channel images. Pooling before ReLU gives the same result with a quarter of the work.

@@ -11,6 +11,7 @@ from .histograms import (
     joint_histogram,
     paired_binned_auc,
 )
+from .per_example import Confidences, Separation, attack_accuracy, separation
 from .statistics import (
     CanaryBound,
     Equivalence,
@@ -51,6 +52,7 @@ __all__ = [
     "DIFFERENCE_EDGES",
     "LOSS_EDGES",
     "CanaryBound",
+    "Confidences",
     "Equivalence",
     "Estimate",
     "Finding",
@@ -58,9 +60,11 @@ __all__ = [
     "Interval",
     "Paired",
     "Scores",
+    "Separation",
     "TailRate",
     "TugOfWar",
     "Verdict",
+    "attack_accuracy",
     "auc",
     "binned_auc",
     "calibrated",
@@ -78,6 +82,7 @@ __all__ = [
     "no_verdict",
     "paired_auc",
     "paired_binned_auc",
+    "separation",
     "tail_alarm",
     "tail_finding",
     "tost",

@@ -3,6 +3,7 @@
 from ..running import finished
 from .audit import audit_run
 from .code import import_code
+from .per_example import PerExample, per_example
 from .pretraining import cache_directory, pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
@@ -32,6 +33,7 @@ __all__ = [
     "Erasure",
     "Experiment",
     "Name",
+    "PerExample",
     "PretrainingPlan",
     "Rate",
     "Setting",
@@ -50,6 +52,7 @@ __all__ = [
     "named_after",
     "override",
     "parse",
+    "per_example",
     "perform",
     "prepare",
     "pretrained",
