@@ -33,13 +33,13 @@ FEWEST_FEDERATIONS = 8
 FEWEST_EXAMPLES = 50
 """Forgotten ones, and unseen ones."""
 
-ORIGINAL, RETRAINED, REFERENCE = "ω⁰", "retrain", "reference"
-"""Rows that every test has. All are compared with the reference, a retraining like that of ``retrain``."""
+ORIGINAL, AGAIN, REFERENCE = "ω⁰", "retrain again", "reference"
+"""Rows that every test has. All are compared with the reference, a retraining like ``retrain again``."""
 
 
 @dataclass(frozen=True)
 class PerExample:
-    """The results of a per-example test by row: ``retrain``, ``ω⁰``, and the methods."""
+    """The results of a per-example test by row: ``retrain again``, ``ω⁰``, and the methods."""
 
     experiment: Experiment
     federations: int
@@ -79,7 +79,7 @@ def per_example(
     work = _Work(experiment, chosen)
     tasks: list[dict[str, Any]] = [
         {"row": row, "first": first, "count": min(BLOCK, federations - first)}
-        for row in (ORIGINAL, RETRAINED, REFERENCE)
+        for row in (ORIGINAL, AGAIN, REFERENCE)
         for first in range(0, federations, BLOCK)
     ]
     rounds = [work.rounds(task["row"]) * task["count"] for task in tasks]
@@ -93,7 +93,7 @@ def per_example(
     found = {name: work.confidences(torch.cat(parts[name])) for name in parts if name not in failed}
     rows = {
         name: separation(found[name], found[REFERENCE])
-        for name in (RETRAINED, ORIGINAL, *chosen)
+        for name in (AGAIN, ORIGINAL, *chosen)
         if name in found
     }
     return PerExample(experiment, federations, rows, failed, time.monotonic() - began)
@@ -130,7 +130,7 @@ class _Work:
             row: _with_method(
                 experiment, "retrain", {"rounds": experiment.pretraining.rounds, "number": number}
             )
-            for number, row in enumerate((REFERENCE, RETRAINED), 1)
+            for number, row in enumerate((REFERENCE, AGAIN), 1)
         }
         population = self._setting.population
         leaving = [population.unlearning[target] for target in population.targets]
