@@ -81,3 +81,22 @@ def test_a_method_that_fails_does_not_cost_the_others(world):
 )
 def test_what_cannot_be_tested_is_refused(refused_here, world, words, said):
     assert said in refused_here("per-example", world, *words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "method"),
+    [
+        (["request.level=sample", "request.share=0.5", "data.fraction=0.2"], "finetune"),
+        (["request.level=class", "request.label=2", "data.fraction=0.3"], "finetune"),
+        (['pretraining.history=["norms"]'], "federaser"),
+        (["data.public=100", 'pretraining.history=["updates"]'], "fedkdu"),
+        (["participation.share=0.5", "unlearning.stop_below=0.99"], "fedosd"),
+    ],
+)
+def test_whatever_an_experiment_can_say(world, changes, method):
+    found = per_example(
+        read(world, [*changes, f"method={method}", "pretraining.rounds=2"]), federations=8, workers=1
+    )
+    assert not found.failed
+    assert list(found.rows) == ["retrain again", "ω⁰", method]
+    assert found.rows[method] != found.rows["ω⁰"]

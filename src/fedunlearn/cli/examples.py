@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .console import out, print_table, print_text
 from .options import Use, Workers
-from .progress import duration
 from .runs import default_folder
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def per_example(
 
 
 def _print(found: PerExample) -> None:
+    from .progress import duration
+
     header = [
         "",
         "accuracy on D",
@@ -116,6 +117,8 @@ class _Display:
             self._bar.stop()
 
     def __call__(self, share: float) -> None:
+        from .progress import duration
+
         left = (time.monotonic() - self._began) * (1 - share) / share
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=share, left=f"ETA {duration(left)}")

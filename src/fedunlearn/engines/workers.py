@@ -60,7 +60,7 @@ class Worker(NamedTuple):
 class WorkerPool:
     """Single-threaded workers; they start when first needed and know what this process knew then."""
 
-    def __init__(self, size: int, work: Work, *, deadline: float = MINIMUM_DEADLINE) -> None:
+    def __init__(self, size: int, work: Work, *, deadline: float | None = None) -> None:
         self._size = size
         self._deadline = deadline
         self._work = work
@@ -78,7 +78,7 @@ class WorkerPool:
         """
         if os.getpid() != self._owner:
             raise FedUnlearnError("the workers belong to the process that made this engine: make one here")
-        deadline = max(self._deadline, DEADLINE_FACTOR * self._slowest)
+        deadline = max(self._deadline or MINIMUM_DEADLINE, DEADLINE_FACTOR * self._slowest)
         results: dict[int, Result] = {}
         try:
             for attempt in range(1, ATTEMPTS + 1):
