@@ -72,22 +72,23 @@ LONGEST_TASK = 24 * 3600.0
 """Seconds that a worker process may take for one of several long tasks."""
 
 
-def spread(work: Work, tasks: Sequence[Message], workers: int | None = None) -> Iterator[Result]:
+def spread(work: Work, tasks: Sequence[Message], workers: int | None = None) -> Iterator[list[Result]]:
     """The results of long tasks in their order, from worker processes where there can be any.
 
-    As many tasks as there are workers begin together, so tasks of equal length should be neighbours.
+    As many tasks as there are workers begin together and come together, so tasks of equal length should be
+    neighbours.
     """
     count = min(cores() if workers is None else workers, len(tasks))
     if count < 2 or (obstacle := _obstacle()) is not None:
         if count > 1:
             warnings.warn(f"one process does all the work, because {obstacle}", stacklevel=2)
-        yield from map(work, tasks)
+        yield from ([work(task)] for task in tasks)
         return
     pool = WorkerPool(count, work, deadline=LONGEST_TASK)
     try:
         for start in range(0, len(tasks), count):
             together = tasks[start : start + count]
-            yield from pool.run(together, [1] * len(together))
+            yield pool.run(together, [1] * len(together))
     finally:
         pool.close()
 

@@ -85,11 +85,14 @@ def per_example(
     rounds = [work.rounds(task["row"]) * task["count"] for task in tasks]
     failed: dict[str, str] = {}
     parts: defaultdict[str, list[Tensor]] = defaultdict(list)
-    for number, result in enumerate(spread(work, tasks, workers), 1):
-        failed = {**result["failed"], **failed}
-        for name, odds in result["arrays"].items():
-            parts[name].append(odds)
-        progress(sum(rounds[:number]) / sum(rounds))
+    done = 0
+    for results in spread(work, tasks, workers):
+        for result in results:
+            failed = {**result["failed"], **failed}
+            for name, odds in result["arrays"].items():
+                parts[name].append(odds)
+        done += len(results)
+        progress(sum(rounds[:done]) / sum(rounds))
     found = {name: work.confidences(torch.cat(parts[name])) for name in parts if name not in failed}
     rows = {
         name: separation(found[name], found[REFERENCE])
