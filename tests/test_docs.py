@@ -101,7 +101,7 @@ def check(command: str, files: Path) -> None:
             if (files / given["experiment"]).exists()
             else ROOT / given["experiment"]
         )
-        if at.name == "run":
+        if at.name in ("run", "per-example"):
             read(path, given["overrides"] or [])
         else:
             read_comparison(

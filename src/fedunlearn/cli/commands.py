@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import audits, comparisons, listings, runs
+from . import audits, comparisons, examples, listings, runs
 from .console import out, print_in_any_encoding, print_text
 from .ending import fail
 
@@ -17,7 +17,7 @@ try:
 except ImportError:  # an older typer, as Flower needs it, raises click's own
     from click import ClickException as UsageProblem
 
-SETTABLE = ("run", "compare")
+SETTABLE = ("run", "compare", "per-example")
 """Commands that take settings as KEY=VALUE."""
 
 app = typer.Typer(
@@ -38,6 +38,9 @@ app.command(epilog="Example: fedunlearn reproduce table1 --scale laptop --seeds 
 app.command(epilog="Example: fedunlearn resume runs/demo")(runs.resume)
 app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")(runs.report)
 app.command(epilog="Example: fedunlearn audit runs/finetune runs/fedosd")(audits.audit)
+app.command(
+    epilog="Example: fedunlearn per-example experiments/per-example.toml --method fedosd --method reset"
+)(examples.per_example)
 app.command()(listings.methods)
 app.command()(listings.datasets)
 app.command()(listings.models)

@@ -1,6 +1,6 @@
 """Runs phases on a federation: rounds, participation, stop rules, probes, events."""
 
-from .loop import unlearn
+from .loop import Question, course, in_lockstep, unlearn
 from .participation import Participation
 from .probes import Conflicts, Exchange, Probe
 from .progress import log_rounds
@@ -13,7 +13,10 @@ __all__ = [
     "Exchange",
     "Participation",
     "Probe",
+    "Question",
     "StopRule",
+    "course",
+    "in_lockstep",
     "log_rounds",
     "unlearn",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -51,6 +52,14 @@ from .stopping import NotMeasured, StopRule
 RATES = torch.finfo(torch.float32)
 LOG = logging.getLogger("fedunlearn")
 
+Result = TypeVar("Result")
+
+Question: TypeAlias = tuple[Jobs, Terms]
+"""What a run wants carried to its federation."""
+
+Asking: TypeAlias = Generator[Question, Replies, Result]
+"""Yields questions, receives replies as they came, and returns a result."""
+
 
 def unlearn(
     phases: Sequence[Phase],
@@ -75,6 +84,58 @@ def unlearn(
     With ``stop`` rules every round of unlearning is evaluated. A target that meets one of them is left out of
     the rounds that follow, and the phase ends when every target has met one.
     """
+    run = course(
+        phases,
+        request,
+        federation,
+        training=training,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        participation=participation,
+        stop=stop,
+        probes=probes,
+        listeners=listeners,
+        resume=resume,
+    )
+    with one_thread():
+        return _answered_by(federation, run)
+
+
+def in_lockstep(
+    courses: Sequence[Asking[Outcome]],
+    exchange: Callable[[Mapping[int, Question]], Mapping[int, Replies]],
+) -> list[Outcome]:
+    """Runs many courses at once: ``exchange`` gets the questions of all that have one, by their number."""
+    outcomes: dict[int, Outcome] = {}
+    replies: Mapping[int, Replies | None] = dict.fromkeys(range(len(courses)))
+    with one_thread():
+        while replies:
+            questions: dict[int, Question] = {}
+            for number, heard in replies.items():
+                run = courses[number]
+                try:
+                    questions[number] = next(run) if heard is None else run.send(heard)
+                except StopIteration as end:
+                    outcomes[number] = end.value
+            replies = exchange(questions) if questions else {}
+    return [outcomes[number] for number in range(len(courses))]
+
+
+def course(
+    phases: Sequence[Phase],
+    request: Request,
+    federation: Federation,
+    *,
+    training: LocalTraining = LocalTraining(),
+    seed: int = 0,
+    evaluate_every: int = 1,
+    participation: Participation = Participation(),
+    stop: Sequence[StopRule] = (),
+    probes: Sequence[Probe] = (Conflicts(),),
+    listeners: Sequence[Listener] = (),
+    resume: Progress | None = None,
+) -> Asking[Outcome]:
+    """What ``unlearn`` does, as a generator: the caller carries its questions to the federation."""
     phases = tuple(phases)
     run = _Run(phases, request, federation, training, seed, participation, tuple(stop), tuple(probes))
     run.check(evaluate_every)
@@ -85,48 +146,47 @@ def unlearn(
         for listener in listeners:
             listener(Event(progress, phases, metrics))
 
-    with one_thread():
-        if resume is None:
-            progress = Progress(0, 0, State(request.params, buffers=request.buffers))
-            before, _ = run.evaluate(progress.state)
-            if "asr" not in before:
-                for caution in sorted({phase.without_backdoor for phase in phases} - {""}):
-                    warnings.warn(caution, stacklevel=2)
-            for rule in run.stop:
-                for target in request.targets:
-                    rule.met(run.of(before, target), target)  # refuses at once what is never measured
-            announce(
-                progress,
-                {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
-            )
-        else:
-            # A failed round is tried again: the missing client may be back.
-            progress = resume
-            if resume.state.status.failed:
-                progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
-        for index in range(progress.phase, len(phases)):
-            phase = phases[index]
-            if index > progress.phase or progress.elapsed_rounds == 0:
-                started = phase.start(request, progress.state)
-                progress = replace(progress, phase=index, state=started, finished=frozenset())
-            while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
-                start = progress
-                progress, metrics = run.round(start)
-                ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
-                watched = bool(run.stop) and phase.stage is Stage.UNLEARNING
-                if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
-                    measures, in_vain = run.evaluate(progress.state)
-                    metrics |= measures
-                    if in_vain and not progress.state.status.failed:
-                        progress, metrics = run.discarded(start, metrics)
-                        ended = True
-                if watched and not ended:
-                    progress = run.stopped(progress, metrics)
-                    if progress.state.status is not Status.RUNNING:
-                        metrics |= {"status": progress.state.status, "reason": progress.state.reason}
-                announce(progress, metrics)
-            if progress.state.status.failed:
-                break
+    if resume is None:
+        progress = Progress(0, 0, State(request.params, buffers=request.buffers))
+        before, _ = yield from run.evaluate(progress.state)
+        if "asr" not in before:
+            for caution in sorted({phase.without_backdoor for phase in phases} - {""}):
+                warnings.warn(caution, stacklevel=4)
+        for rule in run.stop:
+            for target in request.targets:
+                rule.met(run.of(before, target), target)  # refuses at once what is never measured
+        announce(
+            progress,
+            {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
+        )
+    else:
+        # A failed round is tried again: the missing client may be back.
+        progress = resume
+        if resume.state.status.failed:
+            progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
+    for index in range(progress.phase, len(phases)):
+        phase = phases[index]
+        if index > progress.phase or progress.elapsed_rounds == 0:
+            started = phase.start(request, progress.state)
+            progress = replace(progress, phase=index, state=started, finished=frozenset())
+        while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
+            start = progress
+            progress, metrics = yield from run.round(start)
+            ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
+            watched = bool(run.stop) and phase.stage is Stage.UNLEARNING
+            if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
+                measures, in_vain = yield from run.evaluate(progress.state)
+                metrics |= measures
+                if in_vain and not progress.state.status.failed:
+                    progress, metrics = run.discarded(start, metrics)
+                    ended = True
+            if watched and not ended:
+                progress = run.stopped(progress, metrics)
+                if progress.state.status is not Status.RUNNING:
+                    metrics |= {"status": progress.state.status, "reason": progress.state.reason}
+            announce(progress, metrics)
+        if progress.state.status.failed:
+            break
     state = progress.state
     return Outcome(
         state,
@@ -157,7 +217,7 @@ class _Run:
             raise FedUnlearnError(f"{request.public!r}, which holds the public data, is not present: add it")
         if absent := sorted({*request.clients} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
-            warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=3)
+            warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=5)
         require_count("evaluate_every", evaluate_every, 1)
         if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in self.phases):
             raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
@@ -193,7 +253,7 @@ class _Run:
                     "change lr or decay, or run fewer rounds"
                 )
 
-    def evaluate(self, state: State) -> tuple[Metrics, bool]:
+    def evaluate(self, state: State) -> Asking[tuple[Metrics, bool]]:
         """Asks the clients that are present to measure the model on their own sets.
 
         Returns the measures, and whether losses were measured of which none is finite.
@@ -201,7 +261,7 @@ class _Run:
         present = self.federation.present()
         job = Job("measure", state.params, buffers=state.buffers)
         jobs = {client: job for client in self.request.clients if client in present}
-        sent = self.federation.exchange(jobs, Terms())
+        sent = yield jobs, Terms()
         replies = admit(jobs, sent, state.buffers)
         measures = {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
         return measures, measured_in_vain(sent, replies)
@@ -218,7 +278,7 @@ class _Run:
             "reason": state.reason,
         }
 
-    def round(self, progress: Progress) -> tuple[Progress, Metrics]:
+    def round(self, progress: Progress) -> Asking[tuple[Progress, Metrics]]:
         phase, decay = self.phases[progress.phase], self.training.decay**progress.elapsed_rounds
         before = replace(progress.state, lr=phase.lr * decay)
         clock = _Clock()
@@ -226,7 +286,9 @@ class _Run:
         request = self._participating(phase, progress)
         try:
             self._require_present(phase, request, before)
-            after = self._exchanged(phase, request, before, decay, progress.phase, exchanges, clock)
+            after = yield from self._exchanged(
+                phase, request, before, decay, progress.phase, exchanges, clock
+            )
         except MissingReply as missing:
             after = _halted(phase, before, missing, exchanges)
         else:
@@ -256,7 +318,11 @@ class _Run:
                 before,
                 after,
                 tuple(exchanges),
-                lambda jobs: self._ask(jobs, before, decay, progress.phase, 0, before.buffers).replies,
+                lambda jobs: (
+                    _answered_by(
+                        self.federation, self._ask(jobs, before, decay, progress.phase, 0, before.buffers)
+                    ).replies
+                ),
             )
             for probe in self.probes:
                 metrics |= probe(finished)
@@ -305,7 +371,7 @@ class _Run:
         index: int,
         exchanges: list[Exchange],
         clock: _Clock,
-    ) -> State:
+    ) -> Asking[State]:
         """Drives one round, and keeps what was exchanged."""
         learners = phase.learners(request)
         round = phase.round(request, before)
@@ -316,7 +382,7 @@ class _Run:
             jobs = next(round)
             while True:
                 with clock.waiting():
-                    done = self._ask(jobs, before, decay, index, len(exchanges), buffers)
+                    done = yield from self._ask(jobs, before, decay, index, len(exchanges), buffers)
                 exchanges.append(done)
                 self._require_answers(phase, done, before, learners)
                 own = (client for client in learners if client in jobs and jobs[client].buffers is None)
@@ -328,7 +394,7 @@ class _Run:
 
     def _ask(
         self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers
-    ) -> Exchange:
+    ) -> Asking[Exchange]:
         if not jobs:
             return Exchange(jobs, Replies({}))
         terms = Terms(
@@ -343,16 +409,16 @@ class _Run:
             client: job if job.buffers is not None else replace(job, buffers=buffers)
             for client, job in jobs.items()
         }
-        return Exchange(complete, self._answered(complete, terms, buffers))
+        return Exchange(complete, (yield from self._answered(complete, terms, buffers)))
 
-    def _answered(self, jobs: Jobs, terms: Terms, buffers: Buffers) -> Replies:
+    def _answered(self, jobs: Jobs, terms: Terms, buffers: Buffers) -> Asking[Replies]:
         """The replies that can be used; clients that fail are asked again as often as participation says."""
-        replies = admit(jobs, self.federation.exchange(jobs, terms), buffers)
+        replies = admit(jobs, (yield jobs, terms), buffers)
         for _ in range(self.participation.redo):
             again = {c: jobs[c] for c, f in replies.missing.items() if c in jobs and f.reason.repeatable}
             if not again:
                 break
-            replies = replies.with_later(admit(again, self.federation.exchange(again, terms), buffers))
+            replies = replies.with_later(admit(again, (yield again, terms), buffers))
         for client, failure in replies.missing.items():
             LOG.info("%s %s and counts as missing", client, failure.detail)
         return replies
@@ -400,6 +466,16 @@ class _Run:
             return any(rule.met(self.of(metrics, target), target) for rule in self.stop)
         except NotMeasured:
             return False
+
+
+def _answered_by(federation: Federation, asking: Asking[Result]) -> Result:
+    try:
+        question = next(asking)
+        while True:
+            question = asking.send(federation.exchange(*question))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 class _Clock:

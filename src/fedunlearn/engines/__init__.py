@@ -3,6 +3,7 @@
 from .joined import Joined, join
 from .parallel import Parallel
 from .sequential import Sequential
-from .simulation import require, simulate
+from .simulation import require, simulate, spread
+from .stacked import Stacked
 
-__all__ = ["Joined", "Parallel", "Sequential", "join", "require", "simulate"]
+__all__ = ["Joined", "Parallel", "Sequential", "Stacked", "join", "require", "simulate", "spread"]

@@ -3,7 +3,8 @@
 from ..running import finished
 from .audit import Standard, audit_run, audit_with, auditing, omega0, run_model, standard
 from .code import import_code
-from .pretraining import pretrained
+from .per_example import PerExample, per_example
+from .pretraining import cache_directory, pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
 from .references import Show, reference_rounds, retraining, twin
@@ -36,6 +37,7 @@ __all__ = [
     "Experiment",
     "Name",
     "Natural",
+    "PerExample",
     "PretrainingPlan",
     "Rate",
     "Setting",
@@ -59,6 +61,7 @@ __all__ = [
     "omega0",
     "override",
     "parse",
+    "per_example",
     "perform",
     "prepare",
     "pretrained",

@@ -72,12 +72,13 @@ def perform(
                 seed=derive("unlearning", experiment.seed),
                 evaluate_every=experiment.evaluate_every,
                 participation=setting.participation,
-                stop=_stop_rules(experiment),
+                stop=stop_rules(experiment),
                 probes=[Conflicts(ask=experiment.count_conflicts)],
             )
 
 
-def _stop_rules(experiment: Experiment) -> list[Below]:
+def stop_rules(experiment: Experiment) -> list[Below]:
+    """When unlearning ends early."""
     below = experiment.unlearning.stop_below
     return [Below("asr" if experiment.backdoor.enabled else "forget_acc", below)] if below else []
 
