@@ -4,7 +4,7 @@ from ..running import finished
 from .audit import Standard, audit_run, audit_with, auditing, omega0, run_model, standard
 from .code import import_code
 from .per_example import PerExample, per_example
-from .pretraining import cache_directory, pretrained
+from .pretraining import pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
 from .references import Show, reference_rounds, retraining, twin
