@@ -26,6 +26,7 @@ TINY = [
     "pretraining.rounds=4",
     "unlearning.rounds=1",
     "recovery.rounds=1",
+    "relearn=2",
 ]
 SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts/store_evidence.py"))
 REFERENCES = ("omega0", "retraining-1", "retraining-2")
@@ -167,8 +168,9 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     first, second = (evidence[row].targets for row in ("retraining", "second retraining"))
     for target, found in first.items():
         assert found.finding.difference == pytest.approx(-second[target].finding.difference)
+    relearned = [f"Relearn, {attack}" for attack in ("post-training", "fine-tuning")]
     assert clients[1:] == ["Target acc", "Target gap", "Worst gap", "Harmed"]
-    assert measures[1:] == ["Plain AUC", "JS", "JS floor", "Probe gap", "ToW"]
+    assert measures[1:] == ["Plain AUC", "JS", "JS floor", "Probe gap", "ToW", *relearned]
     for row in beside:
         (target,) = evidence[row[0]].targets.values()
         assert row[2] == f"{target.distance['model'].forgotten:.3f}"
@@ -188,12 +190,14 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     values["targets"][name]["finding"]["difference"] = 0.25
     (other / "evidence.json").write_text(json.dumps(values))
     values["relearning"] = {
-        "post-training": {"rounds": None, "rounds_retrained": 12, "limit": 20, "threshold": 1.0},
-        "fine-tuning": {"rounds": None, "rounds_retrained": None, "limit": 20, "threshold": None},
+        "posttraining": {"rounds": None, "rounds_retrained": 12, "limit": 20, "threshold": 1.0},
+        "finetuning": {"rounds": None, "rounds_retrained": None, "limit": 20, "threshold": None},
     }
     (other / "evidence.json").write_text(json.dumps(values))
-    (_, row), _, (_, measured) = evidence_tables({"finetune": [run, other]})
-    assert measured[-1] == "> 20 / 12"  # the other attack had nothing to relearn
+    (_, row), _, _ = evidence_tables({"finetune": [run, other]})
+    _, _, (measures, measured) = evidence_tables({"finetune": [other]})
+    assert measures[-1] == "Relearn, post-training"  # the other attack had nothing to relearn
+    assert measured[-1] == "> 20 / 12"
     was = evidence["finetune"]
     assert set(row[1].split(", ")) == {f"{was.verdict.replace('_', ' ').upper()} 1/2", "NO SIGNAL 1/2"}
     assert row[2].startswith("1/")
@@ -261,7 +265,6 @@ def test_evidence_is_stored_and_shown(compared, tmp_path):
     asr = 100 * (target.asr["model"] - target.asr["retrained"])
     assert f"| `finetune` | {asr:+.1f} |".replace("-", "−") in backdoored
     assert "| second retraining |" in clean
-    assert "Not measured." in clean  # relearning
     relearned = {"post-training": {"model": 2, "retrained": None, "limit": 20}}
     page = SCRIPT["renewed"](page, [{**each, "relearning": relearned} for each in audits])
     assert "| `finetune` | 2 / > 20 |" in page

@@ -139,7 +139,7 @@ def test_relearning_and_canaries_are_shown_where_they_were_measured(audited, aud
     assert any(told.startswith("Canaries") for told in found["untested"])
     values = audit_of("under")
     attack = {"rounds": 3, "rounds_retrained": None, "limit": 20, "threshold": 0.4, "model": [1.0, 0.3]}
-    values["relearning"] = {"post-training": attack, "finetuning": attack | {"threshold": None}}
+    values["relearning"] = {"posttraining": attack, "finetuning": attack | {"threshold": None}}
     values["targets"][TARGET]["canaries"] = {"model": {"correct": 30, "guesses": 40}}
     (audited / "evidence.json").write_text(json.dumps(values))
     assert read_evidence(audited).relearning == {"post-training": Relearned(3, None, 20)}

@@ -131,15 +131,11 @@ def _numbers(found: Mapping[str, Any], key: str) -> dict[str, float]:
 
 def _relearning(values: Mapping[str, Any]) -> dict[str, Relearned]:
     """Without an attack that has no threshold: there, ω⁰ knows no more than retraining."""
-    named = {attack: values.get(attack, values.get(attack.replace("-", ""))) for attack in ATTACKS}
+    found = {attack: values[attack.replace("-", "")] for attack in ATTACKS} if values else {}
     return {
-        attack: Relearned(
-            _known(found["rounds"] if "rounds" in found else found["model"]),
-            _known(found["rounds_retrained"] if "rounds_retrained" in found else found["retrained"]),
-            int(found["limit"]),
-        )
-        for attack, found in named.items()
-        if found is not None and found.get("threshold", 0.0) is not None
+        attack: Relearned(_known(each["rounds"]), _known(each["rounds_retrained"]), int(each["limit"]))
+        for attack, each in found.items()
+        if each["threshold"] is not None
     }
 
 
