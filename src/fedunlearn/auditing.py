@@ -88,7 +88,7 @@ class TargetEvidence:
     tpr: Mapping[str, Mapping[str, TailRate]] = field(default_factory=dict)
     """By FPR (``1 %``, ``0.1 %``) and model: the share of forgotten examples whose calibrated loss is so low.
 
-    A retrained model that calibrates losses itself has none; ``again`` stands for it.
+    A single retrained model that calibrates losses itself has none.
     """
     distance: Mapping[str, OutputDistance] = field(default_factory=dict)
     """Of outputs to those of retraining, by model: ``model``, ``original``, ``again`` (the noise floor)."""
@@ -168,9 +168,10 @@ def audit(
     """Ask the clients whether a model has forgotten the targets as if it had been retrained without them.
 
     ``retrained`` was trained without the targets, as long as ``original`` (ω⁰) with them. Without it there is
-    no verdict; without ω⁰ there are alarms, but no pass. ``again`` is a second retraining: it shows how far
-    chance moves a client's accuracy, and does not affect the verdict. ``references``, for instance twins,
-    calibrate losses; without any, the retrained model does. None of them may have seen the targets' data.
+    no verdict; without ω⁰ there are alarms, but no pass. ``again`` is a second retraining: the mean of both is
+    then the standard of the verdict, and their difference shows how far chance moves a client's accuracy.
+    ``references``, for instance twins, calibrate losses; without any, the retrained models do. None of them
+    may have seen the targets' data.
 
     The targets must be present: only they hold what is to be forgotten. They compare losses on ``forget`` (or
     what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, never losses.

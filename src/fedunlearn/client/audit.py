@@ -127,15 +127,17 @@ def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None
 
 def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
     """All that a target reveals of its losses under the models."""
-    model, retrained = losses["model"], losses.get("retrained")
-    sizes = len(model.forgotten), len(model.unseen)
-    if retrained is None:
+    model, sizes = losses["model"], (len(losses["model"].forgotten), len(losses["model"].unseen))
+    retrained = [losses[name] for name in ("retrained", "again") if name in losses]
+    if not retrained:
         alone = delong(model)
         return {"losses": packed(Paired(alone, alone, Estimate(0.0, 0.0), *sizes))}
     references = [scores for name, scores in losses.items() if name.startswith(REFERENCE)]
     rates = {name: scores for name, scores in losses.items() if not name.startswith(REFERENCE)}
-    if not references:  # A model that calibrates itself has no scores left.
-        references = [rates.pop("retrained")]
+    if not references:
+        references = retrained
+        if len(retrained) == 1:  # A model that calibrates itself has no scores left.
+            del rates["retrained"]
     found = {
         "losses": compare(model, retrained),
         "model": compare(model, retrained, references),

@@ -180,26 +180,29 @@ def delong(scores: Scores) -> Estimate:
     return _estimate(*_placements(scores))
 
 
-def paired_auc(model: Scores, reference: Scores) -> Paired:
+def paired_auc(model: Scores, reference: Scores, *others: Scores) -> Paired:
     """Compare two models on the same examples, in the same order, with DeLong's covariance.
 
     The covariance counts: two models find the same examples hard, so their AUCs err together, and the error
-    of the difference is smaller than that of two independent samples.
+    of the difference is smaller than that of two independent samples. With ``others``, the AUC of the
+    reference is the mean over them all, which errs less.
 
     >>> model = Scores([0.1, 0.2, 0.3], [0.3, 0.5, 0.7])
     >>> reference = Scores([0.2, 0.4, 0.6], [0.3, 0.5, 0.7])
     >>> round(paired_auc(model, reference).difference.value, 3)
     0.278
     """
+    every = (reference, *others)
     for name in ("forgotten", "unseen"):
-        found, expected = len(getattr(model, name)), len(getattr(reference, name))
-        if found != expected:
-            raise FedUnlearnError(
-                f"the model has {found} scores of {name} examples and the reference has {expected}: "
-                "score the same examples with both, in the same order"
-            )
+        for found, expected in ((len(getattr(model, name)), len(getattr(each, name))) for each in every):
+            if found != expected:
+                raise FedUnlearnError(
+                    f"the model has {found} scores of {name} examples and the reference has {expected}: "
+                    "score the same examples with both, in the same order"
+                )
     _require_pairs(model)
-    ours, theirs = _placements(model), _placements(reference)
+    ours, each = _placements(model), [_placements(other) for other in every]
+    theirs = np.mean([forgotten for forgotten, _ in each], 0), np.mean([unseen for _, unseen in each], 0)
     # The variance of differences of placements is var + var − 2 cov, without cancellation.
     difference = _estimate(ours[0] - theirs[0], ours[1] - theirs[1])
     return Paired(_estimate(*ours), _estimate(*theirs), difference, len(model.forgotten), len(model.unseen))

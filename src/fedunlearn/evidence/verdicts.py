@@ -120,7 +120,7 @@ def calibrated(losses: Scores, references: Sequence[Scores]) -> Scores:
 def judge(
     model: Scores,
     *,
-    retrained: Scores | None,
+    retrained: Scores | Sequence[Scores] | None,
     original: Scores | None,
     references: Sequence[Scores] = (),
     margin: float = MARGIN,
@@ -129,9 +129,10 @@ def judge(
     """Judge a model by its losses on forgotten and unseen examples.
 
     ``retrained`` and ``original`` (ω⁰) are the losses of these models on the same examples, and so are
-    ``references``; without any, the retrained model is the reference. Without a retrained model the result
-    shows the AUC and says that no verdict is possible; without ω⁰ there are alarms, but no pass. A model that
-    is its own reference would pass, so equal losses raise an error.
+    ``references``; without any, the retrained model is the reference. Two retrained models are a better
+    standard than one: their mean AUC errs less. Without a retrained model the result shows the AUC and says
+    that no verdict is possible; without ω⁰ there are alarms, but no pass. A model that is its own reference
+    would pass, so equal losses raise an error.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(1)
@@ -147,24 +148,29 @@ def judge(
     """
     if retrained is None:
         return no_verdict(model)
-    references = tuple(references) or (retrained,)
-    for name, other in [("retrained model", retrained), *(("reference", other) for other in references)]:
+    standard = _several(retrained)
+    references = tuple(references) or standard
+    named = [("retrained model", standard), ("reference", references)]
+    for name, other in ((name, other) for name, others in named for other in others):
         if other in (model, original):
             which = "model" if model == other else "model before unlearning"
             raise FedUnlearnError(f"the {which} and the {name} have equal losses: give different models")
-    before = None if original is None else compare(original, retrained, references)
-    return decide(compare(model, retrained, references), before, margin=margin, minimum=minimum)
+    before = None if original is None else compare(original, standard, references)
+    return decide(compare(model, standard, references), before, margin=margin, minimum=minimum)
 
 
-def compare(model: Scores, retrained: Scores, references: Sequence[Scores] = ()) -> Paired:
+def compare(model: Scores, retrained: Scores | Sequence[Scores], references: Sequence[Scores] = ()) -> Paired:
     """Compare the AUC of calibrated losses with that of retraining; without references, of plain losses.
+
+    The AUC of several retrained models is their mean.
 
     >>> compare(Scores([0.1, 0.2], [0.3, 0.4]), Scores([0.1, 0.4], [0.2, 0.3])).difference.value
     0.5
     """
+    standard = _several(retrained)
     if references:
-        model, retrained = calibrated(model, references), calibrated(retrained, references)
-    return paired_auc(model, retrained)
+        model, standard = calibrated(model, references), tuple(calibrated(e, references) for e in standard)
+    return paired_auc(model, *standard)
 
 
 def decide(
@@ -244,7 +250,11 @@ def unjudged(auc: Estimate, n_forgotten: int, n_unseen: int) -> Finding:
 
 
 def tail_alarm(
-    model: Scores, *, retrained: Scores, references: Sequence[Scores] = (), share: float = 0.1
+    model: Scores,
+    *,
+    retrained: Scores | Sequence[Scores],
+    references: Sequence[Scores] = (),
+    share: float = 0.1,
 ) -> Finding:
     """Look at the hardest examples alone, where memorisation shows first; UNDER and OVER only.
 
@@ -268,7 +278,11 @@ def tail_alarm(
 
 
 def hardest(
-    model: Scores, retrained: Scores, references: Sequence[Scores] = (), *, share: float = 0.1
+    model: Scores,
+    retrained: Scores | Sequence[Scores],
+    references: Sequence[Scores] = (),
+    *,
+    share: float = 0.1,
 ) -> Paired | None:
     """Return the comparison of ``tail_alarm``; None if fewer than two examples of a set are that hard.
 
@@ -276,17 +290,15 @@ def hardest(
     True
     """
     require(0 < share < 1, "share", share, "between 0 and 1")
-    references = tuple(references) or (retrained,)
+    standard = _several(retrained)
+    references = tuple(references) or standard
     hardness = _hardness(model, references)
     threshold = np.quantile(hardness.unseen, 1 - share)
     forgotten, unseen = hardness.forgotten > threshold, hardness.unseen > threshold
     if min(forgotten.sum(), unseen.sum()) < 2:
         return None
-    ours, theirs = (calibrated(losses, references) for losses in (model, retrained))
-    return paired_auc(
-        Scores(ours.forgotten[forgotten], ours.unseen[unseen]),
-        Scores(theirs.forgotten[forgotten], theirs.unseen[unseen]),
-    )
+    losses = (calibrated(each, references) for each in (model, *standard))
+    return paired_auc(*(Scores(each.forgotten[forgotten], each.unseen[unseen]) for each in losses))
 
 
 def tail_finding(found: Paired, *, level: float = ALARM_LEVEL) -> Finding:
@@ -338,6 +350,13 @@ def client_influence(
         difference, floor = value - retrained[client], max(gaps[client], common)
         beyond = abs(difference) > factor * floor
         found[client] = Influence(value, retrained[client], difference, floor, beyond)
+    return found
+
+
+def _several(retrained: Scores | Sequence[Scores]) -> tuple[Scores, ...]:
+    found = (retrained,) if isinstance(retrained, Scores) else tuple(retrained)
+    if not found:
+        raise FedUnlearnError("there is no retrained model to compare with: give at least one")
     return found
 
 
