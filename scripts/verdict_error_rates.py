@@ -3,11 +3,11 @@
 Run ``python scripts/verdict_error_rates.py``; it takes about a minute of CPU time. ``--simulations`` and
 ``--seed`` change the default of 1,000 simulations from seed 1.
 
-What is simulated: the calibrated losses of an example under the model, under the retrained model and under
-the model before unlearning (ω⁰) are normal numbers of variance 1. Each pair has the correlation ρ, because
-all contain what is left of the example's difficulty and the same references. Forgotten examples are shifted
-down by μ = √2 Φ⁻¹(AUC) under the model and likewise under ω⁰; the retrained model is not shifted, its AUC is
-0.5.
+What is simulated: the calibrated losses of an example under the model, under the retrained model (or two) and
+under the model before unlearning (ω⁰) are normal numbers of variance 1. Each pair has the correlation ρ,
+because all contain what is left of the example's difficulty and the same references. Forgotten examples are
+shifted down by μ = √2 Φ⁻¹(AUC) under the model and likewise under ω⁰; the retrained models are not shifted,
+their AUC is 0.5.
 
 Calibrated losses of real models have longer tails, but an AUC and its DeLong variance depend on ranks alone:
 a rising function of the numbers leaves the table as it is. Another form of memory does not, so two rows
@@ -55,6 +55,8 @@ class World:
     """The share of forgotten examples that the model remembers."""
     margin: float = 0.05
     binned: bool = False
+    retrainings: int = 1
+    """The AUC of two is their mean."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ def simulate(world: World, simulations: int, seed: int) -> Rates:
     verdicts: Counter[Verdict] = Counter()
     covered = 0
     for _ in range(simulations):
-        forgotten = _draw(rng, world.forgotten, world.correlation)
-        unseen = _draw(rng, world.unseen, world.correlation)
+        rows = 2 + world.retrainings
+        forgotten = _draw(rng, world.forgotten, world.correlation, rows)
+        unseen = _draw(rng, world.unseen, world.correlation, rows)
         forgotten[0] -= shift * remembered
         forgotten[2] -= before
         compare = _binned if world.binned else _exact
@@ -87,14 +90,14 @@ def simulate(world: World, simulations: int, seed: int) -> Rates:
     return Rates({verdict: verdicts[verdict] / simulations for verdict in Verdict}, covered / simulations)
 
 
-def _draw(rng: np.random.Generator, size: int, correlation: float) -> NDArray[np.float64]:
-    """Rows: the model, the retrained model and the model before unlearning."""
-    common, own = rng.standard_normal(size), rng.standard_normal((3, size))
+def _draw(rng: np.random.Generator, size: int, correlation: float, rows: int) -> NDArray[np.float64]:
+    """Rows: the model, the retrained model, the model before unlearning, and a second retrained model."""
+    common, own = rng.standard_normal(size), rng.standard_normal((rows, size))
     return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
 
 
 def _exact(forgotten: NDArray[np.float64], unseen: NDArray[np.float64], row: int) -> Paired:
-    return paired_auc(Scores(forgotten[row], unseen[row]), Scores(forgotten[1], unseen[1]))
+    return paired_auc(*(Scores(forgotten[each], unseen[each]) for each in (row, 1, *range(3, len(unseen)))))
 
 
 def _binned(forgotten: NDArray[np.float64], unseen: NDArray[np.float64], row: int) -> Paired:
@@ -116,6 +119,7 @@ SIZES = (300, 600, 1000)
 WORLDS = [
     *(World(n, n, auc) for auc in (0.50, 0.55, 0.60) for n in SIZES),
     *(World(n, n, 0.45) for n in SIZES),
+    *(World(n, n, auc, retrainings=2) for auc in (0.50, 0.55, 0.60) for n in SIZES),
     *(World(600, 600, auc, correlation=rho) for rho in (0.0, 0.8) for auc in (0.50, 0.55, 0.60)),
     *(World(600, 5000, auc) for auc in (0.50, 0.55, 0.60)),
     *(World(600, 600, auc, memorised=0.1 if auc == 0.52 else 0.2) for auc in (0.52, 0.55)),
@@ -128,7 +132,7 @@ WORLDS = [
 
 def table(simulations: int, seed: int, worlds: list[World] = WORLDS) -> str:
     """The rates as a Markdown table, in percent."""
-    head = ["n_u", "n_h", "AUC", "ω⁰", "ρ", "remembered", "margin", "bins"]
+    head = ["n_u", "n_h", "AUC", "ω⁰", "ρ", "remembered", "margin", "bins", "retrained"]
     titles = [*head, *(str(verdict) for verdict in Verdict), "covered"]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for world in worlds:
@@ -142,6 +146,7 @@ def table(simulations: int, seed: int, worlds: list[World] = WORLDS) -> str:
             f"{world.memorised:.0%}",
             f"{world.margin:g}",
             "yes" if world.binned else "no",
+            f"{world.retrainings}",
             *(f"{100 * rates.verdicts[verdict]:.1f}" for verdict in Verdict),
             f"{100 * rates.covered:.1f}",
         ]
