@@ -168,8 +168,8 @@ def audit(
     """Ask the clients whether a model has forgotten the targets as if it had been retrained without them.
 
     ``retrained`` was trained without the targets, as long as ``original`` (ω⁰) with them. Without it there is
-    no verdict; without ω⁰ there are alarms, but no pass. ``again`` is a second retraining: the mean of both is
-    then the standard of the verdict, and their difference shows how far chance moves a client's accuracy.
+    no verdict; without ω⁰ there are alarms, but no pass. ``again`` is a second retraining: then the mean of
+    both is the standard of the verdict, and their difference shows how far chance moves accuracies.
     ``references``, for instance twins, calibrate losses; without any, the retrained models do. None of them
     may have seen the targets' data.
 

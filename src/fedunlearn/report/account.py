@@ -27,7 +27,7 @@ WORDS = {
 ROLES = {
     "model": ("the model", "is judged"),
     "retrained": ("retraining", "the standard: trained without the target"),
-    "again": ("second retraining", "shows how far chance moves a retraining"),
+    "again": ("second retraining", "the standard, too; shows how far chance moves a retraining"),
     "original": ("ω⁰", "the model before unlearning: the test must find the target here"),
 }
 """The models of an audit: title and purpose. All others are twins."""
@@ -68,6 +68,7 @@ def alarm(tail: Finding) -> str:
 
 def test(evidence: RunEvidence) -> str:
     """How the test works."""
+    several = "s" if "again" in evidence.models else ""
     twins = any(name not in ROLES for name in evidence.models)
     margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
     judged = (
@@ -79,7 +80,7 @@ def test(evidence: RunEvidence) -> str:
     )
     return (
         "The target's client compares the loss of each forgotten example, minus the mean loss of "
-        f"{'twins' if twins else 'the retrained model'} on it, with those of unseen examples: the AUC is the "
+        f"{'twins' if twins else f'the retrained model{several}'} on it, with those of unseen examples: the AUC is the "
         f"probability that the forgotten one is lower, and 0.5 means that nothing tells them apart. {judged}"
     )
 
