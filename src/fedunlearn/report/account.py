@@ -68,8 +68,8 @@ def alarm(tail: Finding) -> str:
 
 def test(evidence: RunEvidence) -> str:
     """How the test works."""
-    several = "s" if "again" in evidence.models else ""
-    twins = any(name not in ROLES for name in evidence.models)
+    retrained = "the retrained models" if "again" in evidence.models else "the retrained model"
+    calibrators = "twins" if any(name not in ROLES for name in evidence.models) else retrained
     margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
     judged = (
         "No retrained model was there to compare with."
@@ -80,8 +80,8 @@ def test(evidence: RunEvidence) -> str:
     )
     return (
         "The target's client compares the loss of each forgotten example, minus the mean loss of "
-        f"{'twins' if twins else f'the retrained model{several}'} on it, with those of unseen examples: the AUC is the "
-        f"probability that the forgotten one is lower, and 0.5 means that nothing tells them apart. {judged}"
+        f"{calibrators} on it, with those of unseen examples: the AUC is the probability that the forgotten "
+        f"one is lower, and 0.5 means that nothing tells them apart. {judged}"
     )
 
 
