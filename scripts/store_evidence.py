@@ -19,8 +19,8 @@ from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError, did_you_mean
 from fedunlearn.record import read_json, write
 from fedunlearn.report import RunEvidence, markdown, read_evidence, read_run
-from fedunlearn.report.audits import harmed
-from fedunlearn.report.evidence import ATTACKS
+from fedunlearn.report.audits import harmed, rounds_text
+from fedunlearn.report.evidence import ATTACKS, Relearned
 from fedunlearn.report.summary import summarise
 from fedunlearn.reproduction.results_page import MARKED
 
@@ -257,18 +257,12 @@ def _gap(key: str, text: Callable[[float], str]) -> Cell:
 
 
 def _relearn(attack: str) -> Cell:
-    """Rounds of the model / of retraining; > where it did not return in time."""
+    """Median rounds of the model / of retraining; > where it did not return in time."""
 
     def cell(audits: Sequence[Audit]) -> str:
-        found = [each["relearning"][attack] for each in audits if attack in each.get("relearning", {})]
-        if not found:
-            return "–"
-        told = []
-        for model in ("model", "retrained"):
-            late = any(each[model] is None for each in found)
-            mean = fmean(each["limit"] if each[model] is None else each[model] for each in found)
-            told.append(f"{'> ' if late else ''}{mean:.3g}")
-        return " / ".join(told)
+        measured = [each["relearning"][attack] for each in audits if attack in each.get("relearning", {})]
+        found = [Relearned(**each) for each in measured]
+        return f"{rounds_text(found, 'model')} / {rounds_text(found, 'retrained')}" if found else "–"
 
     return cell
 
@@ -284,9 +278,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "probe": _table({"probe": _gap("probe", points), "ToW": _of_model("tow", "model", "{:.3f}".format)}),
     "relearning": _table({attack: _relearn(attack) for attack in ATTACKS}),
     "backdoor": _table({"training": _gap("asr", points), "unseen": _gap("asr_unseen", points)}),
-    "costs": _table(
-        {"rounds": _number("rounds", "{:.0f}".format), "seconds": _number("seconds", "{:.0f}".format)}
-    ),
+    "costs": _table({"": _number("rounds", "{:.0f}".format)}),
 }
 """The parts of the page by the word in their marker, with the kind of targets behind it."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median_low
 
 from ..evidence import Influence
 from ..measure.metrics import Metric
@@ -116,16 +117,16 @@ def alarm_count(evidence: Sequence[RunEvidence]) -> str:
 
 
 def relearn_text(evidence: Sequence[RunEvidence], attack: str) -> str:
-    """Mean rounds of the model / of retraining."""
+    """Rounds of the model / of retraining."""
     found = [each.relearning[attack] for each in evidence if attack in each.relearning]
     return f"{rounds_text(found, 'model')} / {rounds_text(found, 'retrained')}" if found else "–"
 
 
 def rounds_text(found: Sequence[Relearned], model: str) -> str:
-    """Mean rounds until the forgotten returns, with ``>`` where it does not return within the limit."""
-    rounds = [getattr(each, model) for each in found]
-    mean = fmean(each.limit if number is None else number for each, number in zip(found, rounds, strict=True))
-    return f"{'> ' if None in rounds else ''}{mean:.3g}"
+    """Median rounds until the forgotten returns, with ``>`` where it does not return within the limit."""
+    rounds = [math.inf if getattr(each, model) is None else getattr(each, model) for each in found]
+    middle = median_low(rounds)
+    return f"> {found[0].limit}" if math.isinf(middle) else f"{middle:g}"
 
 
 JUDGED = (
