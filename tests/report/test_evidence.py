@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from html import unescape
+from pathlib import Path
 
 import pytest
 from audits import TARGET
@@ -195,6 +196,12 @@ def test_columns_keep_their_references_apart(audited_comparison, tmp_path):
         *(f"{column}/{row}" for column in ("first", "second") for row in ROWS[:3]),
         *(f"{column}/{row}" for column in ("first", "second") for row in ROWS[3:]),
     ]
+
+
+def test_runs_in_the_working_directory_have_their_references(audited_comparison, monkeypatch):
+    monkeypatch.chdir(audited_comparison / "seed-1")
+    found = rows_evidence(collect([Path("method-00"), Path("method-01")]), {})
+    assert [lane.name for lane in found["intervals"].lanes] == ROWS[:5]
 
 
 def test_runs_that_were_not_audited_look_as_before(folder, comparison, tmp_path):
