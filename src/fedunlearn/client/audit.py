@@ -9,6 +9,7 @@ output distances and of a probe's hits. The loss of an example never leaves the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Size, Tensor
@@ -54,6 +55,8 @@ FPRS = {"1 %": 0.01, "0.1 %": 0.001}
 
 REFERENCE = "reference "
 BUFFER = " buffer "
+
+Held = TypeVar("Held")
 
 
 def audit_job(
@@ -125,6 +128,12 @@ def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None
     return {**sets, "forgotten": compared[0]}
 
 
+def calibrating(losses: Mapping[str, Held]) -> list[Held]:
+    """Of the losses by model, those that calibrate the others: of the references, else of retraining."""
+    references = [held for name, held in losses.items() if name.startswith(REFERENCE)]
+    return references or [held for name, held in losses.items() if name == "retrained"]
+
+
 def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
     """All that a target reveals of its losses under the models."""
     model, retrained = losses["model"], losses.get("retrained")
@@ -132,10 +141,9 @@ def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
     if retrained is None:
         alone = delong(model)
         return {"losses": packed(Paired(alone, alone, Estimate(0.0, 0.0), *sizes))}
-    references = [scores for name, scores in losses.items() if name.startswith(REFERENCE)]
-    rates = {name: scores for name, scores in losses.items() if not name.startswith(REFERENCE)}
-    if not references:  # A model that calibrates itself has no scores left.
-        references = [rates.pop("retrained")]
+    references = calibrating(losses)
+    # A model that calibrates itself has no scores left.
+    rates = {name: scores for name, scores in losses.items() if not any(scores is each for each in references)}
     found = {
         "losses": compare(model, retrained),
         "model": compare(model, retrained, references),
@@ -178,6 +186,8 @@ def unpacked(numbers: Tensor) -> Paired:
     )
     if not fine:
         raise FedUnlearnError("sent AUCs that are not between 0 and 1, or counts that are not whole numbers")
+    if abs(model.value - reference.value - difference.value) > 1e-6:
+        raise FedUnlearnError("sent a difference of AUCs that is not theirs")
     return Paired(model, reference, difference, forgotten, unseen)
 
 
