@@ -143,7 +143,9 @@ def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
         return {"losses": packed(Paired(alone, alone, Estimate(0.0, 0.0), *sizes))}
     references = calibrating(losses)
     # A model that calibrates itself has no scores left.
-    rates = {name: scores for name, scores in losses.items() if not any(scores is each for each in references)}
+    rates = {
+        name: scores for name, scores in losses.items() if not any(scores is each for each in references)
+    }
     found = {
         "losses": compare(model, retrained),
         "model": compare(model, retrained, references),

@@ -82,7 +82,7 @@ def run_evidence(run: Run) -> dict[str, Any] | None:
         "untested": account.untested(found),
         "claims": account.claims(found),
         "revealed": account.revealed(found),
-        "left": account.LEFT,
+        "left": account.left(found),
         "sentences": found.sentences,
     }
 
