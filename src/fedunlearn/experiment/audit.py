@@ -24,7 +24,7 @@ from .references import Show, number_of_twins, references, unseen
 from .run import recorded
 from .settings import Experiment, UserFile
 from .setup import Setting, prepare
-from .training import Training
+from .training import CachedTraining
 
 SHARED = ("seed", "model", "data", "request", "backdoor", "training")
 """Settings that decide who holds which data, and how clients train: equal in all runs of an audit."""
@@ -53,7 +53,7 @@ class Standard:
     setting: Setting
     retrained: Mapping[str, Path]
     """Folders of retrainings: ``retraining-1``, ``retraining-2``."""
-    trainings: Mapping[str, Training]
+    trainings: Mapping[str, CachedTraining]
     """References that are made on demand, by name."""
     notes: tuple[str, ...] = ()
     margin: float = MARGIN

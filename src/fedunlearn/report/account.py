@@ -70,9 +70,9 @@ def test(evidence: RunEvidence) -> str:
     level = "95 %" if len(evidence.targets) == 1 else "95 % (more where several targets raise alarms)"
     return (
         "The target's client compares the loss of each forgotten example, minus the mean loss of "
-        f"{'twins' if twins else 'the retrained model'} on it, {auc} The model is equivalent to retraining if "
-        f"the 90 % interval of the difference between their AUCs lies within ±{margin:g} and the same test "
-        f"finds the target in ω⁰; otherwise there is an alarm if the {level} interval excludes 0."
+        f"{'twins' if twins else 'the retrained model'} on it, {auc} The model is equivalent to retraining "
+        f"if the 90 % interval of the difference between their AUCs lies within ±{margin:g} and the same "
+        f"test finds the target in ω⁰; otherwise there is an alarm if the {level} interval excludes 0."
     )
 
 
@@ -277,15 +277,14 @@ def revealed(evidence: RunEvidence) -> str:
 
 def left(evidence: RunEvidence) -> Lines:
     """What clients revealed."""
-    others = "sums and counts of losses and scores on its unseen and training examples"
-    own = "the same; sums of output distances; how often the probe was right; counts for each true positive rate"
+    sums = "sums and counts of losses and scores on its unseen and"
+    others, own = f"{sums} training examples", f"{sums} forgotten examples"
+    own += "; sums of output distances; how often the probe was right; counts for each true positive rate"
     if any(target.canaries for target in evidence.targets.values()):
         own += "; how many guesses about canaries were right"
     if _relearned(evidence):
-        others += "; an update in every round of relearning"
-        own += (
-            "; an update on few forgotten examples and the sum of losses on the others, in every such round"
-        )
+        others += "; an update in every round of relearning by post-training"
+        own += "; in every round of relearning by fine-tuning an update on few forgotten examples"
     return [
         ["Client", "For each model", "For each comparison"],
         ["retained", others, "nothing"],
