@@ -174,8 +174,8 @@ def audit(
     calibrate losses; without any, the retrained model does. None of them may have seen the targets' data.
 
     The targets must be present: only they hold what is to be forgotten. They compare losses on ``forget`` (or
-    what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, never losses.
-    Alarms about several targets are corrected after Holm.
+    what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, counts and sums,
+    never the loss of an example. Alarms about several targets are corrected after Holm.
     """
     named, present = present_targets(federation, targets), federation.present()
     asked = sorted({*named, *(present if clients is None else present.intersection(clients))})

@@ -132,7 +132,7 @@ def _alarm(finding: Finding) -> str:
     return str(interval) if interval.level == 0.95 else f"{interval} at {100 * interval.level:.3g} %"
 
 
-MODELS = {"model": "model", "retrained": "retrained", "again": "retrained again", "original": "ω⁰"}
+MODELS = {"model": "model", "retrained": "retraining", "again": "second retraining", "original": "ω⁰"}
 
 
 def _measure_table(evidence: TargetEvidence) -> list[list[str]]:
