@@ -15,7 +15,7 @@ import fedunlearn as fu
 from fedunlearn import State
 from fedunlearn.client.relearning import measuring_job
 from fedunlearn.core.seeds import derive
-from fedunlearn.evidence import Comeback
+from fedunlearn.evidence import Comeback, Curves
 from fedunlearn.experiment import audit_run, perform, prepare, pretrained, read
 
 TRAINING = fu.LocalTraining(batch_size=62, decay=1.0)
@@ -157,6 +157,7 @@ class Silent(fu.Sequential):
         ({"targets": "site-9"}, "target 'site-9' is not present.*nobody else holds its data"),
         ({"targets": []}, "no target is named"),
         ({"rounds": 0}, "rounds = 0"),
+        ({"retrained": Curves((2.0, 1.0), (2.0, 1.0))}, "were not measured in 6 rounds"),
         ({"examples": 0}, "examples = 0"),
         ({"examples": 3}, "site-1 holds 620 forgotten examples and is asked to teach 3"),
         ({"retrained": "runs/retrain"}, "a model to audit is a str"),

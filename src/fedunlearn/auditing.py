@@ -208,7 +208,7 @@ def audit(
     return Evidence(
         found,
         _influences(replies, models),
-        {client: failure.detail for client, failure in replies.missing.items()},
+        {client: replies.missing[client].detail for client in sorted(replies.missing)},
         tuple(notes),
         tug,
         _omitted(found, tug) if retrained is not None else (),

@@ -8,7 +8,7 @@ and the loss on its other examples is measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
 from .auditing import Model, as_state, present_targets
@@ -84,6 +84,10 @@ def relearn(
     require_count("rounds", rounds, 1)
     require_count("examples", examples, 1)
     named = present_targets(federation, targets)
+    if isinstance(retrained, Curves) and {len(each) for each in astuple(retrained)} != {rounds + 1}:
+        raise FedUnlearnError(
+            f"the curves of the retrained model were not measured in {rounds} rounds: give the model itself"
+        )
     before, draw = as_state(original), derive("relearning", seed)
     if isinstance(federation, Selective) and (why := federation.refusal(measuring_job(before, 0, draw))):
         raise FedUnlearnError(f"relearning cannot be measured with these clients: {why}")
