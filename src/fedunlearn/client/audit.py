@@ -28,7 +28,7 @@ from ..evidence import (
     tail_counts,
 )
 from . import canaries
-from .data import ClientData, Data, own_examples
+from .data import ClientData, Data, own_examples, size
 
 NUMBERS = (
     "AUC of the model",
@@ -118,14 +118,18 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
 
 
 def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None) -> dict[str, Data]:
-    """What a client sums losses and scores over; training data only where retraining can be compared."""
+    """What a client sums losses and scores over; training data only where retraining can be compared.
+
+    The sum over a single example would be its loss, so such a set is left out.
+    """
     left_out = ("seen", "forget", *canaries.SETS)
     sets = {name: held for name, held in data.evaluations.items() if name not in left_out}
-    if "retrained" not in job.arrays:
-        return sets
-    if compared is None:
-        return {**sets, "seen": data.evaluations.get("seen", own_examples(data))}
-    return {**sets, "forgotten": compared[0]}
+    if "retrained" in job.arrays:
+        if compared is None:
+            sets["seen"] = data.evaluations.get("seen", own_examples(data))
+        else:
+            sets["forgotten"] = compared[0]
+    return {name: held for name, held in sets.items() if size(held) > 1}
 
 
 def calibrating(losses: Mapping[str, Held]) -> list[Held]:
