@@ -19,7 +19,7 @@ from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError, did_you_mean
 from fedunlearn.record import read_json, write
 from fedunlearn.report import RunEvidence, markdown, read_evidence, read_run
-from fedunlearn.report.audits import harmed, rounds_text
+from fedunlearn.report.audits import REFERENCES, harmed, rounds_text
 from fedunlearn.report.evidence import ATTACKS, Relearned
 from fedunlearn.report.summary import summarise
 from fedunlearn.reproduction.results_page import MARKED
@@ -176,16 +176,13 @@ def _table(cells: Mapping[str, Cell]) -> Callable[..., str]:
         ]
         lines = [["", *titles]]
         for row in dict.fromkeys(each["row"] for each in mine):
-            name = row if row in REFERENCES else f"`{row}`"
+            name = row if row in REFERENCES.values() else f"`{row}`"
             found = [[each for each in mine if (each["column"], each["row"]) == (c, row)] for c in columns]
             lines.append([name, *(cell(each) if each else "–" for each in found for cell in cells.values())])
         kept = [n for n in range(len(lines[0])) if n == 0 or any(line[n] != "–" for line in lines[1:])]
         return markdown([[line[n] for n in kept] for line in lines]) if len(kept) > 1 else "Not measured."
 
     return make
-
-
-REFERENCES = ("ω⁰", "retraining", "second retraining")
 
 
 def _mean(values: Sequence[float | None], text: Callable[[float], str]) -> str:
@@ -260,9 +257,9 @@ def _relearn(attack: str) -> Cell:
     """Median rounds of the model / of retraining; > where it did not return in time."""
 
     def cell(audits: Sequence[Audit]) -> str:
-        measured = [each["relearning"][attack] for each in audits if attack in each.get("relearning", {})]
-        found = [Relearned(**each) for each in measured]
-        return f"{rounds_text(found, 'model')} / {rounds_text(found, 'retrained')}" if found else "–"
+        found = [each["relearning"][attack] for each in audits if attack in each.get("relearning", {})]
+        rounds = [Relearned(**each) for each in found]
+        return " / ".join(rounds_text(rounds, model) for model in ("model", "retrained")) if found else "–"
 
     return cell
 

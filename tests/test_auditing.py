@@ -298,6 +298,8 @@ def test_clients_that_do_not_answer_are_named():
     found = audit(Missing("site-2"), retrained(3))
     assert found.missing.keys() == {"site-2"}
     assert "site-2 was not measured (did not answer)." in found.sentences
+    two = audit(Missing("site-0", "site-2"), retrained(3))
+    assert "site-0 was not measured (did not answer), nor was 1 other." in two.sentences
     with pytest.raises(fu.FedUnlearnError, match="target 'site-1' was not audited, it did not answer"):
         audit(Missing(TARGET), retrained(3))
 
@@ -354,6 +356,14 @@ class Sparing(fu.Sequential):
         (torch.zeros(3), "it sent a array 'model' of shape \\(3,\\) instead of \\(8,\\)"),
         (torch.full((8,), torch.nan), "it sent a array 'model' that is not finite"),
         (torch.full((8,), 7.0), "target 'site-1' sent AUCs that are not between 0 and 1"),
+        (
+            torch.tensor([0.6, 0.01, 0.5, 0.01, 0.0, 0.01, 620, 620]),
+            "target 'site-1' sent a difference of AUCs that is not theirs",
+        ),
+        (
+            torch.tensor([0.6, 0.01, 0.5, 0.01, 0.1, 0.01, 700, 620]),
+            "target 'site-1' compared models on different examples",
+        ),
     ],
 )
 def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
@@ -364,6 +374,7 @@ def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ({"targets": ()}, "no target is named"),
         ({"targets": "site-9"}, "target 'site-9' is not present.*nobody else holds its data"),
         ({"retrained": retrained(3)}, "the model and the retrained model are equal"),
         ({"again": retrained()}, "the retrained model and the second retrained model are equal"),

@@ -15,7 +15,7 @@ import fedunlearn as fu
 from fedunlearn import State
 from fedunlearn.client.relearning import measuring_job
 from fedunlearn.core.seeds import derive
-from fedunlearn.evidence import Comeback
+from fedunlearn.evidence import Comeback, Curves
 from fedunlearn.experiment import audit_run, perform, prepare, pretrained, read
 
 TRAINING = fu.LocalTraining(batch_size=62, decay=1.0)
@@ -155,7 +155,9 @@ class Silent(fu.Sequential):
     ("options", "sentence"),
     [
         ({"targets": "site-9"}, "target 'site-9' is not present.*nobody else holds its data"),
+        ({"targets": []}, "no target is named"),
         ({"rounds": 0}, "rounds = 0"),
+        ({"retrained": Curves((2.0, 1.0), (2.0, 1.0))}, "were not measured in 6 rounds"),
         ({"examples": 0}, "examples = 0"),
         ({"examples": 3}, "site-1 holds 620 forgotten examples and is asked to teach 3"),
         ({"retrained": "runs/retrain"}, "a model to audit is a str"),
@@ -231,6 +233,19 @@ def test_an_audit_of_a_run_measures_it(tmp_path: Path, monkeypatch, changes):
     with torch.inference_mode():
         loss = float(cross_entropy(module(known.x), known.y))
     assert one.posttraining.original == pytest.approx(loss, rel=1e-4)
+
+
+def test_an_audit_that_cannot_measure_it_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "world.toml").write_text(WORLD)
+    few = ["data.audit=0.3", "request.level=sample", "request.share=0.1", "pretraining.rounds=1"]
+    perform(read(tmp_path / "world.toml", few), tmp_path / "run", workers=1)
+    for number, sentence in ((2, "is asked to teach 100 of them: relearning needs 10"), (-1, "relearn = -1")):
+        with pytest.raises(fu.FedUnlearnError, match=sentence):
+            audit_run(tmp_path / "run", relearn=number, workers=1)
+    with pytest.raises(fu.FedUnlearnError, match="twins = -1"):
+        audit_run(tmp_path / "run", twins=-1, workers=1)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["pretraining"]
 
 
 def test_curves_of_a_retrained_model_that_are_known_stand_for_it(federation):

@@ -140,7 +140,8 @@ class Evidence:
             told += self.relearning.sentences
         if self.missing:
             client, why = next(iter(self.missing.items()))
-            others = f", nor did {len(self.missing) - 1} others" if len(self.missing) > 1 else ""
+            more = len(self.missing) - 1
+            others = f", nor {'was 1 other' if more == 1 else f'were {more} others'}" if more else ""
             told.append(f"{client} was not measured ({why}){others}.")
         return (*told, *self.omitted, *self.notes)
 
@@ -174,17 +175,10 @@ def audit(
     may have seen the targets' data.
 
     The targets must be present: only they hold what is to be forgotten. They compare losses on ``forget`` (or
-    what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, never losses.
-    Alarms about several targets are corrected after Holm.
+    what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, counts and sums,
+    never the loss of an example. Alarms about several targets are corrected after Holm.
     """
-    named = (targets,) if isinstance(targets, str) else tuple(targets)
-    present = federation.present()
-    for target in named:
-        if target not in present:
-            raise FedUnlearnError(
-                f"target {target!r} is not present{did_you_mean(target, present)}: it must stay until the "
-                "audit, because nobody else holds its data"
-            )
+    named, present = present_targets(federation, targets), federation.present()
     asked = sorted({*named, *(present if clients is None else present.intersection(clients))})
     models = _models(model, retrained, original, again, references)
     jobs = {
@@ -215,11 +209,26 @@ def audit(
     return Evidence(
         found,
         _influences(replies, models),
-        {client: failure.detail for client, failure in replies.missing.items()},
+        {client: replies.missing[client].detail for client in sorted(replies.missing)},
         tuple(notes),
         tug,
         _omitted(found, tug) if retrained is not None else (),
     )
+
+
+def present_targets(federation: Federation, targets: ClientId | Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """The targets, each once; refused where one is not present, because nobody else holds its data."""
+    named = (targets,) if isinstance(targets, str) else tuple(dict.fromkeys(targets))
+    if not named:
+        raise FedUnlearnError("no target is named: name the clients that were to be forgotten")
+    present = federation.present()
+    for target in named:
+        if target not in present:
+            raise FedUnlearnError(
+                f"target {target!r} is not present{did_you_mean(target, present)}: it must still be there, "
+                "because nobody else holds its data"
+            )
+    return named
 
 
 def as_state(model: Model) -> State:
@@ -319,7 +328,10 @@ def _sent(target: ClientId, reply: Reply) -> dict[str, Paired]:
     """The comparisons of a target by name."""
     names = [name for name in ("losses", "model", "original", "hardest") if name in reply.arrays]
     try:
-        return {name: unpacked(reply.arrays[name]) for name in names}
+        found = {name: unpacked(reply.arrays[name]) for name in names}
+        if len({(each.n_forgotten, each.n_unseen) for name, each in found.items() if name != "hardest"}) > 1:
+            raise FedUnlearnError("compared models on different examples")
+        return found
     except FedUnlearnError as error:
         raise FedUnlearnError(f"target {target!r} {error}") from None
 

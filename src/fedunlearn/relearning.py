@@ -8,10 +8,10 @@ and the loss on its other examples is measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
-from .auditing import Model, as_state
+from .auditing import Model, as_state, present_targets
 from .client.relearning import measuring_job, teaching_job
 from .core import (
     ClientId,
@@ -25,7 +25,6 @@ from .core import (
     Selective,
     Stage,
     State,
-    did_you_mean,
     require_count,
 )
 from .core.seeds import derive
@@ -82,20 +81,17 @@ def relearn(
 
     The targets must be present. They reveal sums of losses and, while they are taught, updates.
     """
-    named = (targets,) if isinstance(targets, str) else tuple(targets)
     require_count("rounds", rounds, 1)
     require_count("examples", examples, 1)
-    present = federation.present()
-    for target in named:
-        if target not in present:
-            raise FedUnlearnError(
-                f"target {target!r} is not present{did_you_mean(target, present)}: it must take part, "
-                "because nobody else holds its data"
-            )
+    named = present_targets(federation, targets)
+    if isinstance(retrained, Curves) and {len(each) for each in astuple(retrained)} != {rounds + 1}:
+        raise FedUnlearnError(
+            f"the curves of the retrained model were not measured in {rounds} rounds: give the model itself"
+        )
     before, draw = as_state(original), derive("relearning", seed)
     if isinstance(federation, Selective) and (why := federation.refusal(measuring_job(before, 0, draw))):
         raise FedUnlearnError(f"relearning cannot be measured with these clients: {why}")
-    members = tuple(sorted({*named, *(present if clients is None else clients)}))
+    members = tuple(sorted({*named, *(federation.present() if clients is None else clients)}))
 
     def loss(state: State, lesson: int) -> float:
         return _loss(federation, named, measuring_job(state, lesson, draw))

@@ -107,6 +107,14 @@ def test_less_leaves_a_client_without_retraining_and_of_references(federation):
     assert not any(name.startswith("reference") for name in sent)
 
 
+def test_the_sum_over_a_single_example_stays_with_its_client():
+    held = world()["site-0"]
+    sets = {"test": Examples(*(each[:1] for each in held.evaluations["test"])), "audit": held.train}
+    job = audit_job(before(), retrained=retrained(), compare=False)
+    alone = Sequential(network(), {"site-0": ClientData(held.train, sets)}).exchange({"site-0": job})
+    assert {name.rpartition(" ")[2] for name in alone["site-0"].statistics} == {"audit", "seen"}
+
+
 def test_nobody_looks_at_unseen_examples_before_the_audit():
     job = Job("measure", before().params, buffers=before().buffers)
     reply = Sequential(network(), marked()).exchange({TARGET: job})[TARGET]

@@ -12,7 +12,9 @@ from torch import nn
 from fedunlearn import (
     Classification,
     ClientData,
+    Examples,
     FedUnlearnError,
+    Job,
     Outcome,
     Request,
     Schedule,
@@ -22,6 +24,7 @@ from fedunlearn import (
     train,
     unlearn,
 )
+from fedunlearn.client.audit import audit_job
 from fedunlearn.core import History, Reason, Terms, requirements
 from fedunlearn.core.registry import method as methods
 from fedunlearn.core.seeds import generator
@@ -152,6 +155,27 @@ def test_a_job_comes_to_the_same_as_alone(config):
             ours, theirs = (each.statistics["train"]["loss"] for each in (reply, expected[client]))
             assert ours.count == theirs.count
             assert ours.total == pytest.approx(theirs.total, rel=1e-5)
+
+
+def test_jobs_that_choose_examples_themselves_see_them_in_their_own_order():
+    """Canaries are the last examples of a client, and a lesson is drawn by place."""
+    x, y = torch.randn(60, 6, generator=generator("examples")), torch.arange(60) % 3
+    sets = {"audit": Examples(x[:40] + 1, y[:40]), "canary-in": Examples(x[-9:], y[-9:])}
+    data = {"site-0": ClientData(Examples(x, y), sets)}
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    stack, alone, terms = Stacked(model, data, (3, 0)), Sequential(model, data), Terms(0.1, batch_size=4)
+    for job in (
+        train(flatten(model), lesson=20, draw=1),
+        Job("relearn", flatten(model), config={"lesson": 20, "draw": 1}),
+        audit_job(State(flatten(model)), compare=True),
+    ):
+        (expected,) = alone.exchange({"site-0": job}, terms).values()
+        (found,) = stack.member(1).exchange({"site-0": job}, terms).values()
+        assert (found.examples, found.statistics) == (expected.examples, expected.statistics)
+        assert found.displacement is None or torch.equal(found.displacement, expected.displacement)
+        assert {name: array.tolist() for name, array in found.arrays.items()} == {
+            name: array.tolist() for name, array in expected.arrays.items()
+        }
 
 
 def test_log_odds_are_those_of_the_label():

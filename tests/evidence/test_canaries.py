@@ -50,6 +50,10 @@ def test_findings_are_told_in_sentences():
     assert "fewer than chance would give with 95 % confidence: a sign of over-forgetting" in fewer.sentence
 
 
+def test_more_guesses_than_anybody_makes_have_a_finite_bound():
+    assert 30 < canary_finding(2**62, 2**62).bound.epsilon_low < 50
+
+
 def test_without_scipy_the_counts_remain(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     found = canary_finding(60, 64)

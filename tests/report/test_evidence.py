@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from html import unescape
+from pathlib import Path
 
 import pytest
 from audits import TARGET
@@ -131,12 +132,21 @@ def test_what_can_be_claimed_depends_on_the_verdict(audited, audit_of):
     values = audit_of("equivalent") | {"verdict": "no_signal"}
     (audited / "evidence.json").write_text(json.dumps(values))
     assert set(claimed().values()) & {"yes"} == set()
+    values = audit_of("under")
+    values["targets"]["site-2"] = json.loads(json.dumps(values["targets"][TARGET]))
+    for verdict, answer in (("over", "yes"), ("equivalent", "not on average"), ("inconclusive", "not shown")):
+        values["targets"]["site-2"]["finding"]["verdict"] = verdict
+        (audited / "evidence.json").write_text(json.dumps(values))
+        several = claimed()
+        assert several[more].startswith("yes")
+        assert several[worse].startswith(answer)
 
 
 def test_relearning_and_canaries_are_shown_where_they_were_measured(audited, audit_of):
     found = run_evidence(read_run(audited))
     assert any(told.startswith("Relearning") for told in found["untested"])
     assert any(told.startswith("Canaries") for told in found["untested"])
+    assert not any("canaries" in text or "update" in text for line in found["left"] for text in line)
     values = audit_of("under")
     attack = {"rounds": 3, "rounds_retrained": None, "limit": 20, "threshold": 0.4, "model": [1.0, 0.3]}
     values["relearning"] = {"posttraining": attack, "finetuning": attack | {"threshold": None}}
@@ -149,6 +159,14 @@ def test_relearning_and_canaries_are_shown_where_they_were_measured(audited, aud
     relearned = cells(lines, "Relearn, post-training")
     assert (relearned["the model"], relearned["retraining"]) == ("3", "> 20")
     assert cells(lines, "Canaries")["the model"] == "75.0%"
+    revealed = {line[0]: line[1] for line in found["left"]}
+    assert "guesses about canaries" in revealed["target"]
+    assert "an update on few forgotten examples" in revealed["target"]
+    assert "an update in every round" in revealed["retained"]
+    values["relearning"]["posttraining"] = attack | {"threshold": None}
+    (audited / "evidence.json").write_text(json.dumps(values))
+    nothing = run_evidence(read_run(audited))
+    assert not any(told.startswith("Relearning") for told in nothing["untested"])
 
 
 def test_without_a_retrained_model_there_is_an_account_without_a_verdict(audited, audit_of):
@@ -161,6 +179,9 @@ def test_without_a_retrained_model_there_is_an_account_without_a_verdict(audited
     assert found["conclusion"].startswith("There is no verdict")
     assert found["intervals"] is None
     assert found["clients"] == []
+    assert "the loss of each forgotten example with those of unseen examples" in found["test"]
+    assert "minus the mean loss" not in found["test"]
+    assert found["revealed"].startswith("The clients computed")
     write_report(collect([audited]), audited / "page.html")
 
 
@@ -195,6 +216,12 @@ def test_columns_keep_their_references_apart(audited_comparison, tmp_path):
         *(f"{column}/{row}" for column in ("first", "second") for row in ROWS[:3]),
         *(f"{column}/{row}" for column in ("first", "second") for row in ROWS[3:]),
     ]
+
+
+def test_runs_in_the_working_directory_have_their_references(audited_comparison, monkeypatch):
+    monkeypatch.chdir(audited_comparison / "seed-1")
+    found = rows_evidence(collect([Path("method-00"), Path("method-01")]), {})
+    assert [lane.name for lane in found["intervals"].lanes] == ROWS[:5]
 
 
 def test_runs_that_were_not_audited_look_as_before(folder, comparison, tmp_path):

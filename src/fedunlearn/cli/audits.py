@@ -113,7 +113,6 @@ def _target_table(evidence: TargetEvidence) -> list[list[str]]:
 def _row(finding: Finding) -> list[str]:
     from ..report.evidence import verdict_text
 
-    verdict = "none" if finding.verdict is None else verdict_text(finding.verdict)
     return [
         f"{finding.auc:.3f}",
         str(finding.interval),
@@ -121,7 +120,7 @@ def _row(finding: Finding) -> list[str]:
         _alarm(finding),
         f"{finding.n_forgotten:,}",
         f"{finding.n_unseen:,}",
-        verdict,
+        verdict_text(finding.verdict),
     ]
 
 
@@ -133,7 +132,7 @@ def _alarm(finding: Finding) -> str:
     return str(interval) if interval.level == 0.95 else f"{interval} at {100 * interval.level:.3g} %"
 
 
-MODELS = {"model": "model", "retrained": "retrained", "again": "retrained again", "original": "ω⁰"}
+MODELS = {"model": "model", "retrained": "retraining", "again": "second retraining", "original": "ω⁰"}
 
 
 def _measure_table(evidence: TargetEvidence) -> list[list[str]]:

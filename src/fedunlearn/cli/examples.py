@@ -48,7 +48,6 @@ def per_example(
     file = file or default_folder([wanted.name, *(overrides or [])]) / "per-example.json"
     with _Display() as display:
         found = test(wanted, method or (), federations=federations, workers=workers, progress=display)
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, found.as_dict())
     _print(found)
     out.print(f"result  {file}", soft_wrap=True)

@@ -9,6 +9,7 @@ output distances and of a probe's hits. The loss of an example never leaves the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Size, Tensor
@@ -27,7 +28,7 @@ from ..evidence import (
     tail_counts,
 )
 from . import canaries
-from .data import ClientData, Data, own_examples
+from .data import ClientData, Data, own_examples, size
 
 NUMBERS = (
     "AUC of the model",
@@ -52,8 +53,11 @@ COUNTS = (
 FPRS = {"1 %": 0.01, "0.1 %": 0.001}
 """False positive rates of the attack on the tail, by title."""
 
+RETRAINED = ("retrained", "again")
 REFERENCE = "reference "
 BUFFER = " buffer "
+
+Held = TypeVar("Held")
 
 
 def audit_job(
@@ -115,29 +119,37 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
 
 
 def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None) -> dict[str, Data]:
-    """What a client sums losses and scores over; training data only where retraining can be compared."""
+    """What a client sums losses and scores over; training data only where retraining can be compared.
+
+    The sum over a single example would be its loss, so such a set is left out.
+    """
     left_out = ("seen", "forget", *canaries.SETS)
     sets = {name: held for name, held in data.evaluations.items() if name not in left_out}
-    if "retrained" not in job.arrays:
-        return sets
-    if compared is None:
-        return {**sets, "seen": data.evaluations.get("seen", own_examples(data))}
-    return {**sets, "forgotten": compared[0]}
+    if "retrained" in job.arrays:
+        if compared is None:
+            sets["seen"] = data.evaluations.get("seen", own_examples(data))
+        else:
+            sets["forgotten"] = compared[0]
+    return {name: held for name, held in sets.items() if size(held) > 1}
+
+
+def calibrating(losses: Mapping[str, Held]) -> list[Held]:
+    """Of the losses by model, those that calibrate the others: of the references, else of retraining."""
+    references = [held for name, held in losses.items() if name.startswith(REFERENCE)]
+    return references or [losses[name] for name in RETRAINED if name in losses]
 
 
 def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
     """All that a target reveals of its losses under the models."""
     model, sizes = losses["model"], (len(losses["model"].forgotten), len(losses["model"].unseen))
-    retrained = [losses[name] for name in ("retrained", "again") if name in losses]
+    retrained = [losses[name] for name in RETRAINED if name in losses]
     if not retrained:
         alone = delong(model)
         return {"losses": packed(Paired(alone, alone, Estimate(0.0, 0.0), *sizes))}
-    references = [scores for name, scores in losses.items() if name.startswith(REFERENCE)]
-    rates = {name: scores for name, scores in losses.items() if not name.startswith(REFERENCE)}
-    if not references:
-        references = retrained
-        if len(retrained) == 1:  # A model that calibrates itself has no scores left.
-            del rates["retrained"]
+    references = calibrating(losses)
+    # A single model that calibrates itself has no scores left.
+    left = [name for name in losses if len(references) > 1 or losses[name] is not references[0]]
+    rates = {name: losses[name] for name in left if not name.startswith(REFERENCE)}
     found = {
         "losses": compare(model, retrained),
         "model": compare(model, retrained, references),
@@ -180,6 +192,8 @@ def unpacked(numbers: Tensor) -> Paired:
     )
     if not fine:
         raise FedUnlearnError("sent AUCs that are not between 0 and 1, or counts that are not whole numbers")
+    if abs(model.value - reference.value - difference.value) > 1e-6:
+        raise FedUnlearnError("sent a difference of AUCs that is not theirs")
     return Paired(model, reference, difference, forgotten, unseen)
 
 

@@ -22,13 +22,11 @@ def of(data: ClientData) -> dict[str, Data]:
     return {name: data.evaluations[name] for name in SETS if name in data.evaluations}
 
 
-def guessed(losses: Mapping[str, Losses]) -> dict[str, dict[str, Mean]]:
+def guessed(losses: Mapping[str, Losses], references: Sequence[Losses]) -> dict[str, dict[str, Mean]]:
     """How many guesses about the model, and about ω⁰, are right, from the losses under each model.
 
-    They are calibrated like other losses of an audit: by the references, else by the retrained models.
+    They are calibrated by the losses under the references, like other losses of an audit.
     """
-    references = [held for name, held in losses.items() if name.startswith("reference ")]
-    references = references or [held for name, held in losses.items() if name in ("retrained", "again")]
     found = {}
     for name in ("model", "original"):
         trained, held_out = (_calibrated(each, losses.get(name, {}), references) for each in SETS)

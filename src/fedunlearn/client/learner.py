@@ -230,7 +230,7 @@ class Learner:
             if name != "retrained":
                 statistics[f"{name} outputs"] = distance(each, said["retrained"])
         arrays = audit.comparisons(losses) if compared is not None else {}
-        statistics |= canaries.guessed(planted)
+        statistics |= canaries.guessed(planted, audit.calibrating(planted))
         return Reply(None, holdings.size(data.train), statistics, arrays)
 
     def _outputs(self, data: Data) -> Outputs | None:

@@ -36,8 +36,8 @@ def forgotten(data: ClientData) -> Data:
 
 def lesson(client: ClientId, data: ClientData, job: Job) -> Data:
     """The forgotten examples that are taught: as many as the job says, but at most half of them."""
-    taught, _ = _divided(client, data, job)
-    return part(forgotten(data), taught)
+    chosen, _ = _divided(client, data, job)
+    return part(forgotten(data), chosen)
 
 
 def rest(client: ClientId, data: ClientData, job: Job) -> Data:
@@ -46,13 +46,19 @@ def rest(client: ClientId, data: ClientData, job: Job) -> Data:
     return part(forgotten(data), left)
 
 
-def _divided(client: ClientId, data: ClientData, job: Job) -> tuple[torch.Tensor, torch.Tensor]:
-    held, asked = size(forgotten(data)), int(job.config["lesson"])
-    taught = min(asked, held // 2)
-    if (asked and taught < FEWEST) or held - taught < FEWEST:
+def taught(client: ClientId, data: ClientData, asked: int) -> int:
+    """How many examples are taught if so many are asked for; refused where they or the others are few."""
+    held = size(forgotten(data))
+    count = min(asked, held // 2)
+    if (asked and count < FEWEST) or held - count < FEWEST:
         raise FedUnlearnError(
             f"{client} holds {held} forgotten examples and is asked to teach {asked} of them: relearning "
             f"needs {FEWEST} to teach and {FEWEST} others, so that none of them is revealed"
         )
-    order = torch.randperm(held, generator=generator("lesson", job.config["draw"], client))
-    return order[:taught].sort().values, order[taught:].sort().values
+    return count
+
+
+def _divided(client: ClientId, data: ClientData, job: Job) -> tuple[torch.Tensor, torch.Tensor]:
+    count = taught(client, data, int(job.config["lesson"]))
+    order = torch.randperm(size(forgotten(data)), generator=generator("lesson", job.config["draw"], client))
+    return order[:count].sort().values, order[count:].sort().values

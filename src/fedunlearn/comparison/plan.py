@@ -27,6 +27,7 @@ from ..experiment import (
     override,
     parse,
 )
+from ..report.audits import REFERENCES
 
 PACKAGED = [Path(str(files("fedunlearn"))) / folder for folder in ("experiments", "reproduction/experiments")]
 """Folders of the files that come with the package; others may extend them by name."""
@@ -99,10 +100,9 @@ class Comparison:
     def audited(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
         """The folders with evidence of a column, by row of its table: of ω⁰, of retrainings and of runs."""
         seeds = self._seeds(folder, column, listed)
-        titles = {"omega0": "ω⁰", "retraining-1": "retraining", "retraining-2": "second retraining"}
         return {
             title: [reference_place(folder, column, seed, name) for seed in seeds]
-            for name, title in titles.items()
+            for name, title in REFERENCES.items()
         } | self.places(folder, column, listed=listed)
 
     def _seeds(self, folder: Path, column: str, listed: bool) -> Sequence[int]:

@@ -93,7 +93,8 @@ class Stacked:
     def _group(self, client: ClientId, job: Job, terms: Terms) -> _Group | None:
         """What jobs of several federations must share to be done together; None for a job to do alone."""
         loss, step = str(job.config.get("loss", "task")), job.config.get("step", "plain")
-        if job.work != "train" or step != "plain" or self.task.criterion(loss) is None:
+        plain = job.work == "train" and step == "plain" and "lesson" not in job.config
+        if not plain or self.task.criterion(loss) is None:
             return None
         return _Group(client, loss, terms.rate(job), terms.passes(job), terms.batch_size)
 
@@ -111,8 +112,8 @@ class Stacked:
 
     def _held(self, place: int, client: ClientId, job: Job) -> ClientData:
         held = self._data[client]
-        if job.work == "measure":  # which looks at other sets
-            return held
+        if job.work in ("measure", "audit", "relearn") or "lesson" in job.config:
+            return held  # they choose examples themselves, canaries by their place
         return replace(held, train=held.train.take(self._orders[client][place]))
 
 

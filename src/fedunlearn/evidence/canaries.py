@@ -14,7 +14,7 @@ from statistics import median_high, median_low
 
 from ..core import FedUnlearnError
 from ..core.errors import require, require_count
-from .statistics import CanaryBound, canary_bound
+from .statistics import CanaryBound, canary_bound, exact_bounds
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def canary_finding(correct: int, guesses: int) -> CanaryFinding:
     """Judge guesses about canaries; without SciPy, there is no bound."""
     require_count("guesses", guesses, 1)
     require(0 <= correct <= guesses, "correct", correct, f"from 0 to guesses = {guesses}")
-    try:
-        bounds = canary_bound(correct, guesses), canary_bound(guesses - correct, guesses)
-    except FedUnlearnError:
+    if not exact_bounds():
         return CanaryFinding(correct, guesses, None, None)
-    return CanaryFinding(correct, guesses, *bounds)
+    return CanaryFinding(
+        correct, guesses, canary_bound(correct, guesses), canary_bound(guesses - correct, guesses)
+    )

@@ -132,5 +132,6 @@ def influence_sentence(measure: str, found: Mapping[str, Influence], targets: Co
 
 def listed(names: Sequence[str]) -> str:
     """Name the first few and count the others."""
-    more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    more = len(names) - NAMED
+    others = f" and {more} other{'' if more == 1 else 's'}" if more > 0 else ""
+    return ", ".join(names[:NAMED]) + others

@@ -422,6 +422,7 @@ def canary_bound(correct: int, guesses: int, confidence: float = 0.95) -> Canary
     _require_counts(correct, guesses, "correct", "guesses")
     _require_level(confidence)
     low = 0.0 if correct == 0 else _beta_quantile()(correct, guesses - correct + 1, 1 - confidence)
+    low = min(low, math.nextafter(1.0, 0.0))  # the bound of very many guesses is rounded to 1
     epsilon = math.log(low / (1 - low)) if low > 0.5 else 0.0
     return CanaryBound(correct / guesses, low, epsilon, confidence)
 

@@ -10,20 +10,21 @@ from typing import Any, TypeAlias
 
 from ..auditing import Evidence, audit
 from ..client.audit import compared_sets
+from ..client.relearning import taught
 from ..core import FedUnlearnError, Stage, State
-from ..core.errors import require
+from ..core.errors import require, require_count
 from ..core.seeds import derive
 from ..evidence import Curves, Relearning
 from ..evidence.verdicts import MARGIN
 from ..record import model_hash, read_metrics, read_state, write_json
-from ..relearning import relearn
+from ..relearning import EXAMPLES, relearn
 from ..running import finished
 from .checkpoint import read_model
 from .references import Show, number_of_twins, references, unseen
 from .run import recorded
 from .settings import Experiment, UserFile
 from .setup import Setting, prepare
-from .training import Training
+from .training import CachedTraining
 
 SHARED = ("seed", "model", "data", "request", "backdoor", "training")
 """Settings that decide who holds which data, and how clients train: equal in all runs of an audit."""
@@ -52,7 +53,7 @@ class Standard:
     setting: Setting
     retrained: Mapping[str, Path]
     """Folders of retrainings: ``retraining-1``, ``retraining-2``."""
-    trainings: Mapping[str, Training]
+    trainings: Mapping[str, CachedTraining]
     """References that are made on demand, by name."""
     notes: tuple[str, ...] = ()
     margin: float = MARGIN
@@ -128,6 +129,8 @@ def standard(
 ) -> Standard:
     """What the model of a run folder is compared with; nothing is trained yet."""
     require(0 < margin < 0.5, "margin", margin, "between 0 and 0.5")
+    require_count("relearn", relearn)
+    require_count("twins", twins or 0)
     experiment = finished_experiment(folder)
     if again is not None and against is None:
         raise FedUnlearnError("a second retraining is named without a first: name the first, too")
@@ -143,7 +146,10 @@ def standard(
         )
     setting = prepare(experiment)
     for target in setting.population.targets:  # refused before anything is trained
-        compared_sets(target, setting.population.auditing[target])
+        held = setting.population.auditing[target]
+        compared_sets(target, held)
+        if relearn:
+            taught(target, held, EXAMPLES)
     made = references(
         setting,
         retrainings=0 if retrained or unknown else 2,

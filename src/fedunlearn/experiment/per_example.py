@@ -20,6 +20,7 @@ from ..data import PUBLIC
 from ..driver import course, in_lockstep
 from ..engines import Stacked, spread
 from ..evidence import Confidences, Separation, separation
+from ..evidence.per_example import FEWEST
 from ..record import environment
 from .reading import check
 from .run import stop_rules
@@ -29,7 +30,6 @@ from .setup import Setting, prepare
 BLOCK = 8
 """Federations that train as one computation. It affects the last digits of a result, so it is fixed."""
 
-FEWEST_FEDERATIONS = 8
 FEWEST_EXAMPLES = 50
 """Forgotten ones, and unseen ones."""
 
@@ -73,7 +73,7 @@ def per_example(
     affect the result. ``progress`` hears the share of the rounds that is done.
     """
     began = time.monotonic()
-    require_count("federations", federations, FEWEST_FEDERATIONS)
+    require_count("federations", federations, FEWEST)
     _require_testable(experiment)
     chosen = {name: _with_method(experiment, name) for name in methods or (experiment.method,)}
     work = _Work(experiment, chosen)

@@ -9,7 +9,7 @@ from ..core.seeds import derive
 from ..data import Population
 from .checkpoint import read_model
 from .setup import Setting
-from .training import Training, identify
+from .training import CachedTraining, identify
 
 
 def pretrained(
@@ -25,7 +25,7 @@ def pretrained(
     return pretraining(setting).model(listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
 
 
-def pretraining(setting: Setting) -> Training:
+def pretraining(setting: Setting) -> CachedTraining:
     """The training of ω⁰."""
     plan, clients = setting.experiment.pretraining, setting.population.pretraining
     start = setting.fresh("pre-training")
@@ -34,7 +34,7 @@ def pretraining(setting: Setting) -> Training:
         **({"clusters": plan.clusters} if plan.clusters > 1 else {}),
         **({"history format": 2} if plan.history or plan.clusters > 1 else {}),
     }
-    return Training(
+    return CachedTraining(
         setting,
         clients,
         setting.request(start, clients, watched(setting.population)),

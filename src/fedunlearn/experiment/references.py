@@ -11,7 +11,7 @@ from ..core.seeds import derive
 from .pretraining import watched
 from .settings import Experiment
 from .setup import Setting
-from .training import Training, identify
+from .training import CachedTraining, identify
 
 TWINS = 2
 """How many calibrate the losses, where the data has room for them."""
@@ -41,7 +41,7 @@ def reference_rounds(experiment: Experiment) -> dict[str, tuple[int, int]]:
     return retrainings | twins
 
 
-def references(setting: Setting, *, retrainings: int, twins: int) -> dict[str, Training]:
+def references(setting: Setting, *, retrainings: int, twins: int) -> dict[str, CachedTraining]:
     """So many retrainings and twins, by name."""
     return {
         **{f"retraining-{number}": retraining(setting, number) for number in range(1, retrainings + 1)},
@@ -49,7 +49,7 @@ def references(setting: Setting, *, retrainings: int, twins: int) -> dict[str, T
     }
 
 
-def retraining(setting: Setting, number: int = 1) -> Training:
+def retraining(setting: Setting, number: int = 1) -> CachedTraining:
     """Retraining without the targets, with the rounds and the learning rate of ω⁰.
 
     It is the run with ``method=retrain``, ``options.rounds`` equal to ``pretraining.rounds`` and
@@ -63,7 +63,7 @@ def retraining(setting: Setting, number: int = 1) -> Training:
     request = setting.request(setting.fresh("pre-training"), clients, population.targets)
     start = phase.start(request, setting.fresh("pre-training"))
     retained = {client: clients[client] for client in request.retained}
-    return Training(
+    return CachedTraining(
         setting,
         clients,
         request,
@@ -74,14 +74,14 @@ def retraining(setting: Setting, number: int = 1) -> Training:
     )
 
 
-def twin(setting: Setting, number: int = 1) -> Training:
+def twin(setting: Setting, number: int = 1) -> CachedTraining:
     """Pre-training with stand-ins in place of the targets, from a new model and with other batches."""
     _require_budget(setting)
     if not setting.population.stand_ins:
         raise FedUnlearnError("twins need examples that nobody else trains on: set data.twins, such as 0.3")
     clients, clusters = setting.population.twin, setting.experiment.pretraining.clusters
     start = setting.fresh(f"twin {number}")
-    return Training(
+    return CachedTraining(
         setting,
         clients,
         setting.request(start, clients, watched(setting.population)),

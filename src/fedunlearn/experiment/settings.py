@@ -69,7 +69,7 @@ class Data(Table):
     twins: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Share of each client's examples that only twins train on, the sharper references of an audit."""
     canaries: Natural = 0
-    """Number of synthetic examples per client, half of them trained on, that `fedunlearn audit` looks for."""
+    """Number of synthetic examples per client, about half of them trained on, for `fedunlearn audit`."""
     directory: Place | None = None
     """Folder of the data set, if it is not in `FEDUNLEARN_DATA`."""
     options: dict[str, Any] = {}

@@ -22,7 +22,7 @@ PRETRAINING_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Training:
+class CachedTraining:
     """One phase on a federation; every run for which the same things decide it shares its model.
 
     The number of rounds is not one of them: more rounds continue where fewer ended; fewer rounds start anew

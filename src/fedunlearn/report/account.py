@@ -32,18 +32,6 @@ ROLES = {
 }
 """The models of an audit: title and purpose. All others are twins."""
 
-LEFT = [
-    ["Client", "For each model", "For each comparison"],
-    ["retained", "sums and counts of losses and scores on its unseen and training examples", "nothing"],
-    [
-        "target",
-        "the same; sums of output distances; how often the probe was right; counts for each true positive "
-        "rate",
-        "two AUCs and their difference, each with its standard error, and two counts",
-    ],
-]
-"""What clients revealed."""
-
 
 def conclusion(evidence: RunEvidence) -> str:
     """The verdict, in capitals and in words."""
@@ -68,20 +56,24 @@ def alarm(tail: Finding) -> str:
 
 def test(evidence: RunEvidence) -> str:
     """How the test works."""
+    margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
+    auc = (
+        "with those of unseen examples: the AUC is the probability that the forgotten one is lower, and 0.5 "
+        "means that nothing tells them apart."
+    )
+    if margin is None:
+        return (
+            f"The target's client compares the loss of each forgotten example {auc} No retrained model was "
+            "there to compare with."
+        )
     retrained = "the retrained models" if "again" in evidence.models else "the retrained model"
     calibrators = "twins" if any(name not in ROLES for name in evidence.models) else retrained
-    margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
-    judged = (
-        "No retrained model was there to compare with."
-        if margin is None
-        else "The model is equivalent to retraining if the 90 % interval of the difference between their "
-        f"AUCs lies within ±{margin:g} and the same test finds the target in ω⁰; otherwise there is an alarm "
-        "if the 95 % interval excludes 0."
-    )
+    level = "95 %" if len(evidence.targets) == 1 else "95 % (more where several targets raise alarms)"
     return (
         "The target's client compares the loss of each forgotten example, minus the mean loss of "
-        f"{calibrators} on it, with those of unseen examples: the AUC is the probability that the forgotten "
-        f"one is lower, and 0.5 means that nothing tells them apart. {judged}"
+        f"{calibrators} on it, {auc} The model is equivalent to retraining "
+        f"if the 90 % interval of the difference between their AUCs lies within ±{margin:g} and the same "
+        f"test finds the target in ω⁰; otherwise there is an alarm if the {level} interval excludes 0."
     )
 
 
@@ -236,7 +228,7 @@ def untested(evidence: RunEvidence) -> list[str]:
             told.append(f"Whether the test finds {name} in the model before unlearning.")
     if "retrained" in evidence.models and "again" not in evidence.models:
         told.append("How far chance moves a retraining: there is no second one to compare with.")
-    if not evidence.relearning:
+    if not _relearned(evidence):
         told.append("Relearning: how soon the forgotten returns if training goes on.")
     if not any(target.canaries for target in evidence.targets.values()):
         told.append("Canaries: no examples were planted for a test of single examples.")
@@ -245,12 +237,12 @@ def untested(evidence: RunEvidence) -> list[str]:
 
 def claims(evidence: RunEvidence) -> Lines:
     """What the audit supports and what it does not."""
-    verdict = evidence.verdict
+    verdict, verdicts = evidence.verdict, [each.finding.verdict for each in evidence.targets.values()]
     alike = "yes" if verdict is Verdict.EQUIVALENT else "no" if verdict and verdict.alarm else "not shown"
     found = {
         "On these examples, this model behaves like this retrained model, within the margin": alike,
-        "The model remembers more about the target than retraining does": _claim(verdict, Verdict.UNDER),
-        "The model is worse on the target's examples than retraining": _claim(verdict, Verdict.OVER),
+        "The model remembers more about the target than retraining does": _claim(verdicts, Verdict.UNDER),
+        "The model is worse on the target's examples than retraining": _claim(verdicts, Verdict.OVER),
         "Every single example is forgotten": "no: the AUC is an average, and the test of the hardest tenth "
         "sees only large effects",
         "The method forgets in general": "no: this is one run, one request and one retraining",
@@ -261,24 +253,49 @@ def claims(evidence: RunEvidence) -> Lines:
     return [["Claim", "Supported?"], *([claim, answer] for claim, answer in found.items())]
 
 
-def _claim(verdict: Verdict | None, claimed: Verdict) -> str:
-    if verdict is claimed:
+def _claim(verdicts: Sequence[Verdict | None], claimed: Verdict) -> str:
+    """Whether a claim about one of the targets is supported by the verdicts about all."""
+    if claimed in verdicts:
         return "yes, wrong in about 1 of 20 cases"
-    if verdict is Verdict.EQUIVALENT:
-        return "not on average, beyond the margin"
-    return "not on average" if verdict is not None and verdict.alarm else "not shown"
+    if not all(each is Verdict.EQUIVALENT or (each and each.alarm) for each in verdicts):
+        return "not shown"
+    return "not on average, beyond the margin" if Verdict.EQUIVALENT in verdicts else "not on average"
 
 
 def revealed(evidence: RunEvidence) -> str:
     """How many clients answered, and what stayed with them."""
-    names = {client for found in evidence.influence.values() for client in found} | {*evidence.targets}
+    names = {client for found in evidence.influence.values() for client in found}
     retained = len(names - {*evidence.targets})
     targets = ", ".join(evidence.targets)
-    return (
-        f"{targets} and {retained} retained client{'' if retained == 1 else 's'} computed on their own data. "
-        "The loss of a single example never left its client. No noise was added: statistics of few examples "
-        "can still reveal something about them."
+    who = (
+        f"{targets} and {retained} retained client{'' if retained == 1 else 's'}" if names else "The clients"
     )
+    return (
+        f"{who} computed on their own data. The loss of a single example never left its client. No noise was "
+        "added: statistics of few examples can still reveal something about them."
+    )
+
+
+def left(evidence: RunEvidence) -> Lines:
+    """What clients revealed."""
+    sums = "sums and counts of losses and scores on its unseen and"
+    others, own = f"{sums} training examples", f"{sums} forgotten examples"
+    own += "; sums of output distances; how often the probe was right; counts for each true positive rate"
+    if any(target.canaries for target in evidence.targets.values()):
+        own += "; how many guesses about canaries were right"
+    if _relearned(evidence):
+        others += "; an update in every round of relearning by post-training"
+        own += "; in every round of relearning by fine-tuning an update on few forgotten examples"
+    return [
+        ["Client", "For each model", "For each comparison"],
+        ["retained", others, "nothing"],
+        ["target", own, "two AUCs and their difference, each with its standard error, and two counts"],
+    ]
+
+
+def _relearned(evidence: RunEvidence) -> bool:
+    """Whether relearning was tried; there may have been nothing to relearn."""
+    return bool(evidence.values.get("relearning"))
 
 
 def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
@@ -328,7 +345,7 @@ def markdown_account(evidence: RunEvidence) -> str:
         told.append(markdown(table))
     told += ["### What can be claimed", _worded(claims(evidence)), "### What was not tested"]
     told.append("\n".join(f"- {sentence}" for sentence in untested(evidence)))
-    told += ["### What left each client", revealed(evidence), _worded(LEFT)]
+    told += ["### What left each client", revealed(evidence), _worded(left(evidence))]
     return "\n\n".join(told)
 
 

@@ -16,6 +16,9 @@ from .evidence import ATTACKS, AuditedTarget, ByModel, Relearned, RunEvidence, r
 from .summary import mean_text
 from .tables import Lines
 
+REFERENCES = {"omega0": "ω⁰", "retraining-1": "retraining", "retraining-2": "second retraining"}
+"""Models that a comparison audits itself: titles by folder below ``references/seed-N``."""
+
 Told = tuple[str, str, float | str | None]
 """The text of a cell, its standard deviation, and what it is sorted by; None if there is nothing to show."""
 

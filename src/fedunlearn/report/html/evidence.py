@@ -9,14 +9,11 @@ from typing import Any
 
 from ...evidence import Finding, Interval
 from .. import account
-from ..audits import TABLES, Told, audited, filled, verdict_counts
+from ..audits import REFERENCES, TABLES, Told, audited, filled, verdict_counts
 from ..evidence import read_evidence, verdict_text
 from ..runs import Collection, Run
 from .plots import Axis, ticks
 from .tables import Cell, Grid, Heading
-
-REFERENCES = {"omega0": "ω⁰", "retraining-1": "retraining", "retraining-2": "second retraining"}
-"""Models that a comparison audits itself, by folder below ``references/seed-N``."""
 
 LINE, MARK = 18, 11
 """Pixels of a line of text and of an interval."""
@@ -85,7 +82,7 @@ def run_evidence(run: Run) -> dict[str, Any] | None:
         "untested": account.untested(found),
         "claims": account.claims(found),
         "revealed": account.revealed(found),
-        "left": account.LEFT,
+        "left": account.left(found),
         "sentences": found.sentences,
     }
 
@@ -132,8 +129,8 @@ def _folders(collection: Collection) -> dict[str, list[Path]]:
     references: dict[str, dict[Path, None]] = {}
     for row, runs in collection.rows.items():
         for run in runs:
-            column = row.removesuffix(run.folder.name)
-            home = run.folder.parents[1] / "references" / run.folder.parent.name
+            seed = run.folder.absolute().parent
+            home, column = seed.parent / "references" / seed.name, row.removesuffix(run.folder.name)
             for name, title in REFERENCES.items():
                 references.setdefault(f"{column}{title}", {})[home / name] = None
     found = {row: list(folders) for row, folders in references.items()}
