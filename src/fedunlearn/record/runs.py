@@ -44,9 +44,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
+        lacks = f"has no {path.name}" if path.parent.is_dir() else "does not exist"
         raise FedUnlearnError(
-            f"{path.parent} has no {path.name}, so it is not a run folder, or it is damaged: name another "
-            "folder, or delete it and run again"
+            f"{path.parent} {lacks}, so it is not a run folder, or it is damaged: name the folder of a run"
         ) from None
     except (ValueError, RecursionError) as error:
         raise FedUnlearnError(f"{path} is not JSON ({error}): {RECOVERY_HINT}") from None

@@ -245,7 +245,7 @@ def claims(evidence: RunEvidence) -> Lines:
         "The model is worse on the target's examples than retraining": _claim(verdicts, Verdict.OVER),
         "Every single example is forgotten": "no: the AUC is an average, and the test of the hardest tenth "
         "sees only large effects",
-        "The method forgets in general": "no: this is one run, one request and one retraining",
+        "The method forgets in general": "no: this is one run and one request",
         "No attack finds the target": "no: the test uses losses; another attack may see more",
         "The audit proves forgetting to a third party": "no: it trusts the clients' numbers and the server's "
         "models",
