@@ -40,11 +40,14 @@ def conclusion(evidence: RunEvidence) -> str:
 
 
 def findings(evidence: RunEvidence) -> Iterator[str]:
-    """The verdict about each target, and what its hardest examples say."""
+    """The verdict about each target, what it rests on, and what its hardest examples and canaries say."""
     for name, target in evidence.targets.items():
-        yield f"{name}: {target.finding.sentence}"
+        found = target.finding
+        yield f"{name}: {found.sentence}"
+        yield f"{name}: {found.n_forgotten:,} forgotten and {found.n_unseen:,} unseen examples were compared."
         if target.tail is not None:
             yield f"{name}, hardest tenth of the examples: {target.tail.sentence}"
+        yield from (told for told in evidence.sentences if told.startswith(f"{name}, canaries"))
 
 
 def alarm(tail: Finding) -> str:

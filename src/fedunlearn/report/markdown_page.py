@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..measure.metrics import metric
 from ..record import write
-from .account import markdown_account
+from .account import conclusion, markdown_account
 from .conclusions import forgotten, verdict
 from .evidence import read_evidence
 from .runs import Run
@@ -30,11 +30,12 @@ def write_markdown_page(run: Run) -> Path:
     asked = ", ".join(f"{key} `{value}`" for key, value in given.items() if value is not None)
     drawn = (run.folder / "curves.svg").exists()
     audit = read_evidence(run.folder)
+    judged = "" if audit is None else f"**{conclusion(audit)}**\n\n"
     evidence = "" if audit is None else f"\n{markdown_account(audit)}\n"
     meanings = "\n".join(f"- **{metric(key).title}**: {metric(key).help}" for key in stage_keys(run.stages))
     text = f"""# {run.config.get("name", run.folder.name)}
 
-{verdict(run)}
+{judged}{verdict(run)}
 
 {markdown(stage_table(run))}
 
