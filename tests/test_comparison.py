@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from comparisons import perform
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.comparison import Comparison, carry_out, missing, planned, read_comparison
+from fedunlearn.comparison import Comparison, missing, planned, read_comparison
 from fedunlearn.experiment import read
 from fedunlearn.record import read_json, read_metrics
 from fedunlearn.report import collect, comparison_tables, markdown, round_table
@@ -53,19 +53,6 @@ def write(tmp_path):
         return tmp_path / name
 
     return _write
-
-
-def perform(comparison: Comparison, folder: Path) -> list[str]:
-    """Carries it out and returns what was run."""
-    ran = []
-
-    @contextmanager
-    def show(what):
-        ran.append(what)
-        yield lambda event: None
-
-    carry_out(comparison, folder, show, workers=1)
-    return ran
 
 
 def test_rows_are_experiments_that_differ_in_what_they_say(write):

@@ -6,13 +6,13 @@ import json
 import runpy
 import shutil
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from comparisons import perform
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.comparison import Comparison, carry_out, planned, read_comparison
+from fedunlearn.comparison import Comparison, planned, read_comparison
 from fedunlearn.evidence import Verdict
 from fedunlearn.record import read_json, read_outcome
 from fedunlearn.report import evidence_tables, read_evidence
@@ -34,19 +34,6 @@ REFERENCES = ("omega0", "retraining-1", "retraining-2")
 
 def tiny(*only: str, seeds: int = 1, more: tuple[str, ...] = ()) -> Comparison:
     return read_comparison(PACKAGED, [*TINY, *more], only=only, seeds=seeds)
-
-
-def perform(comparison: Comparison, folder: Path) -> list[str]:
-    """Carries it out and returns what was trained."""
-    ran = []
-
-    @contextmanager
-    def show(what):
-        ran.append(what)
-        yield lambda event: None
-
-    carry_out(comparison, folder, show, workers=1)
-    return ran
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def test_what_is_only_hidden_comes_back_at_once(federation):
     assert found.sentences == (
         "Relearning by post-training: the forgotten comes back after 1 round; "
         "a retrained model learns it in > 6.",
-        "Relearning by fine-tuning on 100 of its examples: the forgotten comes back after 2 rounds; "
+        "Relearning by fine-tuning on up to 100 of its examples: the forgotten comes back after 2 rounds; "
         "a retrained model learns it in > 6.",
     )
 

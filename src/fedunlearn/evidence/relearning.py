@@ -91,7 +91,7 @@ class Relearning:
     posttraining: Comeback
     finetuning: Comeback
     examples: int
-    """Number of examples that fine-tuning teaches, per target."""
+    """Number of examples that fine-tuning teaches at most, per target."""
 
     @property
     def retrained(self) -> Curves:
@@ -102,7 +102,7 @@ class Relearning:
     def sentences(self) -> tuple[str, ...]:
         return (
             f"Relearning by post-training: {self.posttraining.sentence}",
-            f"Relearning by fine-tuning on {self.examples} of its examples: {self.finetuning.sentence}",
+            f"Relearning by fine-tuning on up to {self.examples} of its examples: {self.finetuning.sentence}",
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from .fedavg import Averaging
 from .schedule import Schedule
 
 LAST = 0.05
-"""The learning rate of the last round, as a share of the first."""
+"""The learning rate of the last round, as a share of the first, if there are three or more."""
 
 
 @dataclass(frozen=True)

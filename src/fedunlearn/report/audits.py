@@ -330,7 +330,7 @@ BESIDE = (
             f"audit_{attack}",
             f"Relearn, {attack}",
             f"Rounds of {attack} until the forgotten returns to the model / to retraining, which never knew "
-            "it; means over seeds. > means that it did not return in time.",
+            "it; the median over seeds. > means that it did not return in time.",
             partial(relearn_text, attack=attack),
         )
         for attack in ATTACKS
