@@ -157,7 +157,8 @@ def refuse(folder: Path, manifest: Manifest | None, found: Mapping[str, str]) ->
         )
     name, problem = next(iter(found.items()))
     others = f"; also bad: {', '.join(list(found)[1:])}" if len(found) > 1 else ""
-    raise FedUnlearnError(f"{folder / name} {problem}{others}: {RECOVERY_HINT}")
+    hint = "delete it and audit the run again" if name in DERIVED else RECOVERY_HINT
+    raise FedUnlearnError(f"{folder / name} {problem}{others}: {hint}")
 
 
 def without_spare(manifest: Manifest | None, found: Mapping[str, str]) -> dict[str, str]:
