@@ -22,3 +22,8 @@ def forget_manifest(folder: Path) -> None:
 def edit(folder: Path, contents: Mapping[str, str]) -> None:
     """Changes files of a run folder as the program would, so that only their contents are unusual."""
     claim(folder).write({name: text.encode() for name, text in contents.items()})
+
+
+def drop(folder: Path, *names: str) -> None:
+    """Removes files of a run folder as if they had never been written."""
+    claim(folder).write(remove=names)
