@@ -8,19 +8,17 @@ process is killed as well: it leaves the files that were copied. A kill loses no
 
 from __future__ import annotations
 
-import builtins
-import io
 import json
 import os
 import re
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from file_events import Listener, watch
 
 from fedunlearn.experiment import check, perform
 from fedunlearn.record import read_metrics, verify
@@ -37,49 +35,6 @@ EXPERIMENT = check(
     },
     "test",
 )
-
-Listener = Callable[[str, str], None]
-
-
-def watch(patch: pytest.MonkeyPatch, happened: Listener) -> None:
-    """Reports each file event with its path, and a write once more when it is half done."""
-
-    def reporting(event: str, call: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(*arguments: object, **options: object) -> object:
-            result = call(*arguments, **options)
-            happened(event, str(arguments[0]))
-            return result
-
-        return wrapped
-
-    class File(io.FileIO):
-        def write(self, content: bytes) -> int:
-            half = len(content) // 2
-            super().write(content[:half])
-            happened("half a write", str(self.name))
-            super().write(content[half:])
-            happened("write", str(self.name))
-            return len(content)
-
-        def truncate(self, size: int | None = None) -> int:
-            size = super().truncate(size)
-            happened("truncate", str(self.name))
-            return size
-
-    def opened(path, mode="r", *arguments, opener=None, **options):
-        if "b" not in mode or mode == "rb":
-            return whole(path, mode, *arguments, opener=opener, **options)
-        file = File(path, mode, opener=opener)
-        happened("open", str(path))
-        return file
-
-    whole = builtins.open
-    patch.setattr(builtins, "open", opened)
-    patch.setattr(io, "open", opened)
-    # Nothing outlives this machine, so the disk need not work.
-    patch.setattr(os, "fsync", reporting("fsync", lambda descriptor: None))
-    for event in ("replace", "unlink", "mkdir"):
-        patch.setattr(os, event, reporting(event, getattr(os, event)))
 
 
 def work(folder: Path, happened: Listener = lambda event, path: None) -> None:

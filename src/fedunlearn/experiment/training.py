@@ -100,17 +100,10 @@ class Training:
 
     def _verify(self) -> None:
         """Refuses a damaged cache folder, and one that was moved here from another training."""
-        try:
-            manifest = verify(self.folder, resuming=not self.kept)
-        except FedUnlearnError as error:
-            raise FedUnlearnError(
-                f"the cache is damaged: {error}; a training that is deleted from the cache is repeated"
-            ) from None
+        remedy = f"delete {self.folder}, and its model is trained again"
+        manifest = verify(self.folder, resuming=not self.kept, remedy=remedy)
         if manifest is not None and manifest.identity != self.identity:
-            raise FedUnlearnError(
-                f"{self.folder} holds another training than its name says: delete it, and its model is "
-                "trained again"
-            )
+            raise FedUnlearnError(f"{self.folder} holds another training than its name says: {remedy}")
         if (self.kept and manifest is None) or not (manifest is None or manifest.verified):
             tell_unverified([self.folder])
 

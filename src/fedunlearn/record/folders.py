@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,10 +94,10 @@ class Folder:
         with _held(self.path):
             found = read_raw(self.path)
             if found not in self._ours:
-                now = parse(found, self.path).epoch if found else 0
+                now, was = parse(found) if found else None, self._manifest.epoch
                 happened = (
-                    f"another process has claimed it since (epoch {now} after {self._manifest.epoch})"
-                    if now > self._manifest.epoch
+                    f"another process has claimed it since (epoch {now.epoch} after {was})"
+                    if now and now.epoch > was
                     else f"its {MANIFEST} was changed or deleted"
                 )
                 raise FedUnlearnError(
@@ -160,7 +160,7 @@ def _held(folder: Path) -> Iterator[None]:
     with explained(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with explained(folder):
+        with suppress(OSError):  # some network file systems lock no folders
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ..core import FedUnlearnError
-from .files import json_bytes
+from .files import json_bytes, read_tensors
 
 FORMAT = "fedunlearn manifest 1"
 MANIFEST = "manifest.json"
@@ -97,7 +98,11 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder, without a look at its files; None if it has none."""
     content = read_raw(folder)
-    return None if content is None else parse(content, folder)
+    if content is None:
+        return None
+    if (manifest := parse(content)) is None:
+        raise FedUnlearnError(f"{folder / MANIFEST} {_DAMAGED}: {RECOVERY_HINT}")
+    return manifest
 
 
 def read_raw(folder: Path) -> bytes | None:
@@ -110,8 +115,8 @@ def read_raw(folder: Path) -> bytes | None:
         raise FedUnlearnError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
 
 
-def parse(content: bytes, folder: Path) -> Manifest:
-    """A manifest from its bytes; every byte must be as it was written."""
+def parse(content: bytes) -> Manifest | None:
+    """A manifest from its bytes; None unless every byte is as it was written."""
     try:
         values = json.loads(content)
         manifest = Manifest(
@@ -123,29 +128,27 @@ def parse(content: bytes, folder: Path) -> Manifest:
             {name: entry and Entry(**entry) for name, entry in values["pending"].items()},
             tuple(values["adopted"]),
         )
-        intact = manifest.as_bytes() == content
+        return manifest if manifest.as_bytes() == content else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        intact = False
-    if not intact:
-        raise FedUnlearnError(
-            f"{folder / MANIFEST} is damaged, was edited, or is of another version of fedunlearn, so the "
-            f"files beside it cannot be verified: {RECOVERY_HINT}"
-        )
-    return manifest
+        return None
 
 
-def verify(folder: Path, *, resuming: bool = False, only: str | None = None) -> Manifest | None:
+def verify(
+    folder: Path, *, resuming: bool = False, only: str | None = None, remedy: str = RECOVERY_HINT
+) -> Manifest | None:
     """Compares the files of a folder with its manifest and refuses a folder in which any of them differs.
 
     Returns None for a folder without manifest, which an earlier version wrote. ``resuming`` puts up with bad
-    checkpoints as long as there is a good one. ``only`` looks at one file.
+    checkpoints as long as there is a good one. ``only`` looks at one file. ``remedy`` is what to do.
     """
     manifest, found = problems(folder, only)
-    refuse(folder, manifest, without_spare(manifest, found) if resuming else found)
+    refuse(folder, manifest, without_spare(manifest, found) if resuming else found, remedy)
     return manifest
 
 
-def refuse(folder: Path, manifest: Manifest | None, found: Mapping[str, str]) -> None:
+def refuse(
+    folder: Path, manifest: Manifest | None, found: Mapping[str, str], remedy: str = RECOVERY_HINT
+) -> None:
     """Says what is wrong with the files of a folder, if anything is."""
     if not found:
         return
@@ -153,12 +156,13 @@ def refuse(folder: Path, manifest: Manifest | None, found: Mapping[str, str]) ->
     if len(found) > 2 and 2 * len(found) > listed:
         raise FedUnlearnError(
             f"{folder / MANIFEST} does not describe the files beside it ({', '.join(found)}): either it or "
-            f"they are of another run or time, or damaged; {RECOVERY_HINT}"
+            f"they are of another run or time, or damaged; {remedy}"
         )
     name, problem = next(iter(found.items()))
     others = f"; also bad: {', '.join(list(found)[1:])}" if len(found) > 1 else ""
-    hint = "delete it and audit the run again" if name in DERIVED else RECOVERY_HINT
-    raise FedUnlearnError(f"{folder / name} {problem}{others}: {hint}")
+    if name in DERIVED:
+        remedy = "delete it and audit the run again"
+    raise FedUnlearnError(f"{folder / name} {problem}{others}: {remedy}")
 
 
 def without_spare(manifest: Manifest | None, found: Mapping[str, str]) -> dict[str, str]:
@@ -196,7 +200,8 @@ def problems(folder: Path, only: str | None = None) -> tuple[Manifest | None, di
         content = read_raw(folder)
         if content is None:
             return None, {MANIFEST: _MISSING} if _had_manifest(folder) else {}
-        manifest = parse(content, folder)
+        if (manifest := parse(content)) is None:
+            return None, {MANIFEST: _DAMAGED}
         found = _compare(folder, manifest, only)
         # Files change after their manifest: where it is the same as before, nobody was writing.
         if not found or read_raw(folder) == content or attempt == ATTEMPTS - 1:
@@ -205,6 +210,7 @@ def problems(folder: Path, only: str | None = None) -> tuple[Manifest | None, di
 
 
 _MISSING = "is missing, so the files beside it cannot be verified"
+_DAMAGED = "is damaged, edited or of another version, so the files beside it cannot be verified"
 
 
 def _compare(folder: Path, manifest: Manifest, only: str | None) -> dict[str, str]:
@@ -239,8 +245,9 @@ def _problem(folder: Path, name: str, allowed: list[Entry], manifest: Manifest) 
         return "" if name not in manifest.files or removed or name in DERIVED else "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    if path.suffix == ".safetensors" and _owner(path) not in (None, manifest.identity):
-        return "belongs to another run"
+    with suppress(FedUnlearnError):  # damaged: it says nothing about where it belongs
+        if path.suffix == ".safetensors" and read_tensors(path)[1].get(OWNER) != manifest.identity:
+            return "belongs to another run"
     if size != allowed[-1].size:
         return f"has {size:,} bytes, and {allowed[-1].size:,} were written"
     return "is not as it was written: it is damaged, edited, or of another run or time"

@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -132,11 +133,13 @@ class Recorder:
             for folder in (self._path, self._checkpoints):
                 make_folder(folder)
                 remove_partial(folder)
-            self._file = self._metrics.open("ab", buffering=0)
-            kept = self._metrics.read_bytes()[: self._length]
+            kept = self._metrics.read_bytes()[: self._length] if self._length else b""
             self._digest = hashlib.sha256(kept)
             self._folder.write(metrics=Entry.of(kept))
-            self._file.truncate(self._length)
+            with self._folder.alone(), ExitStack() as stack:
+                self._file = stack.enter_context(self._metrics.open("ab", buffering=0))
+                self._file.truncate(self._length)
+                stack.pop_all()
         return self
 
     def __exit__(
