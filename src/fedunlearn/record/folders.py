@@ -126,8 +126,9 @@ def claim(path: Path, identity: str | None = None) -> Folder:
         before, found = problems(path)
         refuse(path, before, without_spare(before, found))
         if before is None:
-            files = {name: entry_of(path / name) for name in covered(path)}
-            before = Manifest(files=files, adopted=tuple(files))
+            model = ["model.safetensors"] if (path / "outcome.json").exists() else []
+            there = [name for name in (*covered(path), *model) if (path / name).exists()]
+            before = Manifest(files={name: entry_of(path / name) for name in there}, adopted=tuple(there))
         folder = Folder(path, before)
         owner = before.identity if identity is None else identity
         folder._put(replace(settled(path, before), identity=owner, epoch=before.epoch + 1))
