@@ -242,7 +242,10 @@ def _problem(folder: Path, name: str, allowed: list[Entry], manifest: Manifest) 
             return ""
     except (FileNotFoundError, NotADirectoryError):
         removed = name in manifest.pending and manifest.pending[name] is None
-        return "" if name not in manifest.files or removed or name in DERIVED else "is missing"
+        empty = name == METRICS and all(
+            entry.size == 0 for entry in allowed
+        )  # it is listed before it is created
+        return "" if name not in manifest.files or removed or empty or name in DERIVED else "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     with suppress(FedUnlearnError):  # damaged: it says nothing about where it belongs
