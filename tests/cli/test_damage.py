@@ -54,9 +54,8 @@ def test_a_comparison_refuses_a_damaged_run(here, refused_here, small, tmp_path)
         assert f"fedosd/{name} " in refused_here("compare", small, "--out", name)
 
 
-def test_a_model_from_the_cache_is_verified(refused_here, here, small, cache, tmp_path):
+def test_a_model_from_the_cache_is_verified(refused_here, here, small, tmp_path):
     own = {"FEDUNLEARN_CACHE": str(tmp_path / "cache")}
-    shutil.copytree(cache, tmp_path / "cache")
     assert here("run", small, "seed=1", "--out", "one", **own).returncode == 0
     assert here("run", small, "seed=2", "--out", "two", **own).returncode == 0
     kept = {read_manifest(folder).identity: folder for folder in (tmp_path / "cache/pretraining").iterdir()}
