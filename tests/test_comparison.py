@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from comparisons import perform
+from folders import edit
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, missing, planned, read_comparison
@@ -172,13 +173,12 @@ def test_the_tables_show_each_row_with_its_spread(write, tmp_path):
     assert lines[1][2].endswith(shown)
     assert lines[1][3] == "– / –"
     assert markdown(lines).startswith("|  | after 0 | after 2 | after 7 |\n| --- | ---: |")
-    place = runs[0] / "metrics.jsonl"  # a round that only one seed has evaluated is not a mean of both
-    place.write_text(
-        "".join(line for line in place.read_text().splitlines(True) if '"elapsed": 2' not in line)
-    )
+    lines = (runs[0] / "metrics.jsonl").read_text().splitlines(True)
+    # A round that only one seed has evaluated is not a mean of both.
+    edit(runs[0], {"metrics.jsonl": "".join(line for line in lines if '"elapsed": 2' not in line)})
     assert after(0, 2)[1][2] == "– / –"
     outcome = read_json(runs[1] / "outcome.json")
-    (runs[1] / "outcome.json").write_text(json.dumps(outcome | {"status": "diverged"}))
+    edit(runs[1], {"outcome.json": json.dumps(outcome | {"status": "diverged"})})
     results, *_ = tables(comparison, folder)
     assert results[2][-1] == "1 of 2 diverged"
 

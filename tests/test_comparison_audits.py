@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from comparisons import perform
+from folders import edit
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, planned, read_comparison
@@ -130,7 +131,7 @@ def test_what_is_audited_stays_and_what_is_missing_is_audited(copied):
 
 def test_a_run_that_failed_is_skipped_with_a_sentence(copied):
     run = copied / "clean-iid/seed-4/federaser"
-    (run / "outcome.json").write_text(json.dumps(read_json(run / "outcome.json") | {"status": "diverged"}))
+    edit(run, {"outcome.json": json.dumps(read_json(run / "outcome.json") | {"status": "diverged"})})
     (run / "evidence.json").unlink()
     with pytest.warns(UserWarning, match=r"^clean-iid/seed-4/federaser failed, so it is not audited$"):
         assert perform(tiny("clean-iid", "finetune", "federaser"), copied) == []
@@ -175,12 +176,12 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     (name,) = values["targets"]
     values["targets"][name]["tail"] = values["targets"][name]["finding"] | {"verdict": "over"}
     values["targets"][name]["finding"]["difference"] = 0.25
-    (other / "evidence.json").write_text(json.dumps(values))
+    edit(other, {"evidence.json": json.dumps(values)})
     values["relearning"] = {
         "posttraining": {"rounds": None, "rounds_retrained": 12, "limit": 20, "threshold": 1.0},
         "finetuning": {"rounds": None, "rounds_retrained": None, "limit": 20, "threshold": None},
     }
-    (other / "evidence.json").write_text(json.dumps(values))
+    edit(other, {"evidence.json": json.dumps(values)})
     (_, row), _, _ = evidence_tables({"finetune": [run, other]})
     _, _, (measures, measured) = evidence_tables({"finetune": [other]})
     assert measures[-1] == "Relearn, post-training"  # the other attack had nothing to relearn
@@ -210,6 +211,10 @@ def test_evidence_is_read_as_it_was_written(copied):
 def test_damaged_evidence_is_refused_in_one_sentence(copied, text):
     run = copied / "clean-iid/seed-4/finetune"
     (run / "evidence.json").write_text(text)
+    with pytest.raises(FedUnlearnError, match=r"evidence\.json has .* delete it and audit the run again"):
+        read_evidence(run)
+    (run / "evidence.json").unlink()
+    edit(run, {"evidence.json": text})
     with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
         read_evidence(run)
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 import torch
+from folders import drop, edit
 from safetensors.torch import save_file
 
 from fedunlearn import FedUnlearnError
@@ -158,12 +159,11 @@ def test_the_environment_is_that_of_the_rounds(tmp_path):
     run = tmp_path / "run"
     perform(small(), run)
     written = read_json(run / "environment.json")
-    (run / "outcome.json").unlink()
-    (run / "environment.json").write_text('{"torch": "of the rounds"}')
+    drop(run, "outcome.json")
+    edit(run, {"environment.json": '{"torch": "of the rounds"}'})
     perform(small(), run)
     assert read_json(run / "environment.json") == {"torch": "of the rounds"}  # a resume adds none
-    (run / "outcome.json").unlink()
-    shutil.rmtree(run / "checkpoints")
+    drop(run, "outcome.json", *(f"checkpoints/{path.name}" for path in (run / "checkpoints").iterdir()))
     perform(small(), run)
     assert read_json(run / "environment.json") == written
 

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from folders import edit
 
 from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
@@ -139,7 +140,7 @@ def test_a_reference_that_diverges_says_so(tmp_path):
     run = small(pretraining={"rounds": 2, "lr": 0.05})
     experiments.perform(run, tmp_path / "run", workers=1)
     path = tmp_path / "run/experiment.json"
-    path.write_text(path.read_text().replace('"lr": 0.05', '"lr": 1e+30'))
+    edit(path.parent, {path.name: path.read_text().replace('"lr": 0.05', '"lr": 1e+30')})
     with pytest.raises(FedUnlearnError, match=r"^retraining-1: .*not finite.*lower the learning rate"):
         experiments.audit_run(tmp_path / "run", workers=1)
 

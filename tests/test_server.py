@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 import fedunlearn as fu
 from fedunlearn.core.seeds import generator
 from fedunlearn.experiment import recorded
-from fedunlearn.record import read_state
+from fedunlearn.record import read_state, verify
 from fedunlearn.report import collect, write_report
 
 SCHEDULE = fu.Schedule(4, 0.05, 3, 0.05)
@@ -238,6 +239,38 @@ def test_what_was_recorded_about_a_forgotten_client_leaves_the_disk(tmp_path):
     again = server(tmp_path)
     again.train(2, 0.1, history=["updates"])
     assert torch.equal(again.forget("site-1", "fedosd", SCHEDULE).params, ours.state.params)
+
+
+def test_a_damaged_step_is_refused_and_a_bad_answer_too(tmp_path):
+    ours = server(tmp_path / "server")
+    ours.train(3, 0.1, history=["norms"])
+    ours.forget("site-1", schedule=SCHEDULE)
+    for step in sorted((tmp_path / "server").iterdir()):
+        assert verify(step).verified  # rows that were erased are erased in the manifest, too
+    for name in ("model.safetensors", "metrics.jsonl", "checkpoints/00000001.safetensors", "experiment.json"):
+        copy = shutil.copytree(tmp_path / "server", tmp_path / name.replace("/", "-"))
+        path = copy / "0-train" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+        with pytest.raises(fu.FedUnlearnError, match=rf"0-train/{name} is not as it was written"):
+            server(copy).train(3, 0.1, history=["norms"])
+
+
+def test_what_was_answered_is_verified(tmp_path):
+    model, clients = nn.Linear(6, 3), {f"site-{number}": held(number) for number in range(4)}
+
+    def answer(target: str, folder: Path) -> None:
+        with fu.simulate(model, clients, workers=1) as federation:
+            fu.forget(federation, model, target, folder, schedule=fu.Schedule(2, 0.05, 1, 0.05))
+
+    answer("site-0", tmp_path / "one")
+    answer("site-1", tmp_path / "two")
+    shutil.copy(tmp_path / "two/answered.json", tmp_path / "one/answered.json")
+    with pytest.raises(fu.FedUnlearnError, match=r"answered\.json is not as it was written"):
+        answer("site-2", tmp_path / "one")
+    (tmp_path / "one/answered.json").unlink()
+    with pytest.raises(fu.FedUnlearnError, match=r"answered\.json is missing"):
+        answer("site-2", tmp_path / "one")
 
 
 def test_a_federation_whose_members_come_and_go_continues_a_step(tmp_path):

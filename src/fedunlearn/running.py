@@ -10,15 +10,7 @@ from torch import nn
 
 from .core import Federation, Listener, Outcome, Phase, Request, Status, vectors
 from .driver import unlearn
-from .record import (
-    Recorder,
-    environment,
-    fingerprint,
-    model_hash,
-    read_outcome,
-    write_json,
-    write_tensors,
-)
+from .record import Folder, Recorder, environment, fingerprint, json_bytes, model_hash, read_outcome
 
 
 def finished(folder: Path) -> bool:
@@ -27,7 +19,7 @@ def finished(folder: Path) -> bool:
 
 
 def run_in(
-    folder: Path,
+    folder: Folder,
     identity: Mapping[str, Any],
     module: nn.Module,
     phases: Sequence[Phase],
@@ -44,9 +36,10 @@ def run_in(
     is overwritten with the final model; ``options`` go to ``unlearn``.
     """
     made_with = environment()
-    with Recorder(folder, fingerprint(identity), seconds=checkpoint_seconds) as recorder:
+    recording = Recorder(folder.path, fingerprint(identity), seconds=checkpoint_seconds, files=folder)
+    with recording as recorder:
         if recorder.progress is None:
-            write_json(folder / "environment.json", made_with)
+            folder.write({"environment.json": json_bytes(made_with)})
         outcome = unlearn(
             phases,
             request,
@@ -56,14 +49,13 @@ def run_in(
             **options,
         )
     vectors.load(module, outcome.state)
-    write_tensors(folder / "model.safetensors", module.state_dict())
-    write_json(
-        folder / "outcome.json",
-        {
-            "status": outcome.status,
-            "reason": outcome.reason,
-            "model_sha256": model_hash(outcome.state),
-            "unheard": list(outcome.unheard),
-        },
+    ended = {
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "model_sha256": model_hash(outcome.state),
+        "unheard": list(outcome.unheard),
+    }
+    folder.write(
+        {"model.safetensors": folder.tensors(module.state_dict()), "outcome.json": json_bytes(ended)}
     )
     return outcome

@@ -153,7 +153,8 @@ def forget(
         _remove_rows(Path(history), named)
     if place == len(answered):
         told = {"targets": list(named), "model_sha256": before}
-        record.write_json(Path(folder) / ANSWERED, [*answered, told])
+        with record.locked(Path(folder) / "lock"):
+            record.claim(Path(folder)).write({ANSWERED: record.json_bytes([*answered, told])})
     vectors.load(model, outcome.state)
     return outcome
 
@@ -163,6 +164,8 @@ ANSWERED = "answered.json"
 
 
 def _answered(folder: Path) -> list[dict[str, Any]]:
+    if record.verify(folder) is None and (folder / ANSWERED).exists():
+        record.tell_unverified([folder])
     read = record.read_json(folder / ANSWERED) if (folder / ANSWERED).exists() else []
     if not isinstance(read, list) or not all(
         isinstance(each, dict) and each.keys() == {"targets", "model_sha256"} for each in read
@@ -493,10 +496,11 @@ class Server:
         with record.locked(place / "lock"):
             if finished(place):
                 return _read(place, identity)
-            record.write_json(place / "experiment.json", begun)
+            files = record.claim(place, record.fingerprint(begun))
+            files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:
                 outcome = run_in(
-                    place,
+                    files,
                     identity,
                     copy.deepcopy(self._module),
                     phases,
@@ -553,11 +557,17 @@ class Server:
 
     def _erase_rows(self, clients: Sequence[ClientId]) -> None:
         """Removes what earlier steps recorded about forgotten clients from their checkpoints."""
-        for path in sorted(self._folder.glob("*-train*/checkpoints/*.safetensors")):
-            state, metadata = record.read_state(path)
-            left = History.from_tensors(state.memory).without(clients).tensors()
-            if left.keys() != state.memory.keys():
-                record.write_state(path, replace(state, memory=left), **metadata)
+        for step in sorted(self._folder.glob("*-train*")):
+            changed = {}
+            for path in sorted((step / "checkpoints").glob("*.safetensors")):
+                state, metadata = record.read_state(path)
+                left = History.from_tensors(state.memory).without(clients).tensors()
+                if left.keys() != state.memory.keys():
+                    changed[path.relative_to(step).as_posix()] = replace(state, memory=left), metadata
+            if changed:
+                with record.locked(step / "lock"):
+                    files = record.claim(step)
+                    files.write({name: files.state(left, **more) for name, (left, more) in changed.items()})
 
 
 def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
@@ -568,8 +578,11 @@ def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]
     """
     for number in range(1, 1000):
         place = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        manifest = record.verify(place, resuming=not finished(place))
         if not any((place / "checkpoints").glob("*.safetensors")):
             return place, dict(config)
+        if manifest is None or not manifest.verified:
+            record.tell_unverified([place])
         begun = record.read_json(place / "experiment.json")
         if _settings(begun) == _settings(config):
             if begun["start"] != config["start"]:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from folders import drop
 
 from fedunlearn.experiment import audit_run, perform, read
 from fedunlearn.record import model_hash, read_outcome, read_state
@@ -231,7 +232,7 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finishe
     )
     assert "set data.audit" in refused_here("audit", finished / "backdoor-no-pool", "--workers", 1)
     copy = shutil.copytree(run, tmp_path / "cut")
-    (copy / "outcome.json").unlink()
+    drop(copy, "outcome.json")
     assert f"has not ended, so there is no model to audit: finish it with fedunlearn resume {copy}" in (
         refused_here("audit", copy)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from folders import drop
 
 METHOD = """
 from fedunlearn import method
@@ -41,7 +42,7 @@ def test_a_method_is_listed_run_and_compared(apart, small, mine, tmp_path):
 def test_a_run_continues_with_the_code_that_it_began_with(apart, refused_apart, small, mine, tmp_path):
     small.write_text('use = ["code/mine.py"]\nmethod = "mine"\n' + small.read_text())
     assert apart("run", small, "--out", "run").returncode == 0
-    (tmp_path / "run/outcome.json").unlink()
+    drop(tmp_path / "run", "outcome.json")
     mine.write_text(METHOD + "# changed\n")
     assert "code/mine.py has changed since the run began" in refused_apart("resume", "run")
     mine.rename(tmp_path / "elsewhere.py")

@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from folders import drop
 
 from fedunlearn.cli.progress import Display
 from fedunlearn.record import locked, read_tensors
@@ -134,7 +135,7 @@ def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp
     assert "post-trained" in here("resume", "run").stdout
     assert (tmp_path / "run/report.md").exists()
     assert (tmp_path / "run/curves.png").exists()
-    (tmp_path / "run/omega0.safetensors").unlink()  # somebody needed the room
+    drop(tmp_path / "run", "omega0.safetensors")
     asked = (tmp_path / "run/experiment.json").read_text()
     assert "another configuration" in refused_here("run", small, "seed=9", "--out", "run")
     assert (tmp_path / "run/experiment.json").read_text() == asked
@@ -176,7 +177,7 @@ def test_divergence_keeps_the_last_good_checkpoint_and_notices_damage(refused_he
 
     for path in (tmp_path / "run/checkpoints").iterdir():
         os.truncate(path, path.stat().st_size // 2)
-    assert "is not a complete safetensors file" in refused_here("resume", "run")
+    assert "safetensors has " in refused_here("resume", "run")
 
 
 def test_a_full_disk_costs_nothing_that_was_written(refused_here, here, small, whole, tmp_path):

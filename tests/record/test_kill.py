@@ -8,22 +8,20 @@ process is killed as well: it leaves the files that were copied. A kill loses no
 
 from __future__ import annotations
 
-import builtins
-import io
 import json
 import os
 import re
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from file_events import Listener, watch
 
 from fedunlearn.experiment import check, perform
-from fedunlearn.record import read_metrics
+from fedunlearn.record import read_metrics, verify
 
 EXPERIMENT = check(
     {
@@ -37,49 +35,6 @@ EXPERIMENT = check(
     },
     "test",
 )
-
-Listener = Callable[[str, str], None]
-
-
-def watch(patch: pytest.MonkeyPatch, happened: Listener) -> None:
-    """Reports each file event with its path, and a write once more when it is half done."""
-
-    def reporting(event: str, call: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(*arguments: object, **options: object) -> object:
-            result = call(*arguments, **options)
-            happened(event, str(arguments[0]))
-            return result
-
-        return wrapped
-
-    class File(io.FileIO):
-        def write(self, content: bytes) -> int:
-            half = len(content) // 2
-            super().write(content[:half])
-            happened("half a write", str(self.name))
-            super().write(content[half:])
-            happened("write", str(self.name))
-            return len(content)
-
-        def truncate(self, size: int | None = None) -> int:
-            size = super().truncate(size)
-            happened("truncate", str(self.name))
-            return size
-
-    def opened(path, mode="r", *arguments, opener=None, **options):
-        if "b" not in mode or mode == "rb":
-            return whole(path, mode, *arguments, opener=opener, **options)
-        file = File(path, mode, opener=opener)
-        happened("open", str(path))
-        return file
-
-    whole = builtins.open
-    patch.setattr(builtins, "open", opened)
-    patch.setattr(io, "open", opened)
-    # Nothing outlives this machine, so the disk need not work.
-    patch.setattr(os, "fsync", reporting("fsync", lambda descriptor: None))
-    for event in ("replace", "unlink", "mkdir"):
-        patch.setattr(os, event, reporting(event, getattr(os, event)))
 
 
 def work(folder: Path, happened: Listener = lambda event, path: None) -> None:
@@ -146,7 +101,7 @@ def result(folder: Path) -> tuple[object, list[dict[str, object]], set[str]]:
         {key: value for key, value in row.items() if not key.startswith("seconds")}
         for row in read_metrics(run)
     ]
-    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if "checkpoints" not in path.parts}
+    files = {name for name in names(folder) if "checkpoints" not in name and not name.endswith(".partial")}
     return json.loads((run / "outcome.json").read_text()), rows, files
 
 
@@ -154,10 +109,13 @@ KINDS = ["open", "half a write", "write", "replace", "unlink", "mkdir", "truncat
 
 
 def assert_continues_to_the_same_end(folder: Path, end: Moment) -> None:
-    if not (folder / "run/outcome.json").exists():
+    if ended := (folder / "run/outcome.json").exists():
+        verify(folder / "run")
+    else:
         work(folder)
     assert result(folder) == result(end.folder), f"killed at {folder.name}"
-    assert not list(folder.rglob("*.partial"))
+    left = {path.name[: -len("0123456789abcdef.partial")] for path in folder.rglob("*.partial")}
+    assert left <= ({".manifest.json."} if ended else set())
 
 
 @pytest.mark.parametrize("event", KINDS)

@@ -16,7 +16,16 @@ from ..core.errors import require, require_count
 from ..core.seeds import derive
 from ..evidence import Curves, Relearning
 from ..evidence.verdicts import MARGIN
-from ..record import model_hash, read_metrics, read_state, write_json
+from ..record import (
+    RECOVERY_HINT,
+    claim,
+    json_bytes,
+    locked,
+    model_hash,
+    read_metrics,
+    read_outcome,
+    read_state,
+)
 from ..relearning import EXAMPLES, relearn
 from ..running import finished
 from .checkpoint import read_model
@@ -204,7 +213,8 @@ def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) 
                 found = replace(found, relearning=relearning(model, retrained, original))
             named = {"model": model, "original": original, "retrained": retrained, "again": again, **twins}
             used = {name: {"sha256": made.sha256, **made.how} for name, made in named.items() if made}
-            write_json(folder / "evidence.json", {**found.as_dict(), "models": used})
+            with locked(folder / "lock", wait=True):
+                claim(folder).write({"evidence.json": json_bytes({**found.as_dict(), "models": used})})
             return found
 
         yield audited
@@ -237,7 +247,12 @@ def run_model(folder: Path, setting: Setting) -> Made:
     state = read_model(UserFile(path=folder / "model.safetensors"), setting.build(0))
     how = {"made": "run", "method": experiment.method, "rounds": read_metrics(folder)[-1]["elapsed"]}
     number = {"number": experiment.options.get("number", 1)} if experiment.method == "retrain" else {}
-    return Made(state, how | number)
+    made = Made(state, how | number)
+    if made.sha256 != read_outcome(folder)["model_sha256"]:
+        raise FedUnlearnError(
+            f"{folder / 'model.safetensors'} is not the model that outcome.json names: {RECOVERY_HINT}"
+        )
+    return made
 
 
 def omega0(folder: Path, setting: Setting) -> Made:

@@ -14,13 +14,16 @@ from ..core.seeds import derive
 from ..driver import Below, Conflicts
 from ..engines import require
 from ..record import (
+    claim,
     environment,
+    fingerprint,
+    json_bytes,
     locked,
     model_hash,
     read_json,
     read_state,
-    write_json,
-    write_state,
+    tell_unverified,
+    verify,
 )
 from ..running import finished, run_in
 from .pretraining import pretrained
@@ -48,19 +51,22 @@ def perform(
     setting = replace(prepare(experiment), elsewhere=elsewhere)
     module, phases = setting.build(0), experiment.phases()
     with locked(folder / "lock"):
-        _claim(folder, config)
-        if not (folder / "omega0.safetensors").exists():
-            write_json(folder / "environment.json", environment())
+        _require_own(folder, config)
+        files = claim(folder, fingerprint(config))
+        if "omega0.safetensors" not in files:
+            begun = {"experiment.json": config, "environment.json": environment()}
+            files.write({name: json_bytes(value) for name, value in begun.items()})
             omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
             history = History.from_tensors(omega0.memory).only(requirements.recorded(phases))
-            write_state(folder / "omega0.safetensors", replace(omega0, memory=history.tensors()))
+            kept = replace(omega0, memory=history.tensors())
+            files.write({"omega0.safetensors": files.state(kept)})
         omega0, _ = read_state(folder / "omega0.safetensors")
         clients = setting.population.unlearning
         request = setting.request(omega0, clients, setting.population.targets)
         identity = {"config": config, "omega0": model_hash(omega0), **arithmetic(experiment)}
         with setting.federation(clients, workers, Stage.UNLEARNING) as federation:
             return run_in(
-                folder,
+                files,
                 identity,
                 module,
                 phases,
@@ -89,21 +95,24 @@ def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | N
 
 
 def recorded(folder: Path) -> Experiment:
-    """The experiment of a run folder."""
+    """The experiment of a run folder, whose files are verified first."""
+    manifest = verify(folder, resuming=not finished(folder))
+    if manifest is None or not manifest.verified:
+        tell_unverified([folder])
     config = read_json(folder / "experiment.json")
     if isinstance(config, dict) and config.get("kind") == "server":
         raise FedUnlearnError(f"a Python script with fedunlearn.Server wrote {folder}: run that script again")
     return check(config, str(folder))
 
 
-def _claim(folder: Path, config: Mapping[str, Any]) -> None:
-    """Takes a new folder for this experiment, or makes sure that an old one is its own and unfinished.
+def _require_own(folder: Path, config: Mapping[str, Any]) -> None:
+    """Makes sure that a folder is new, or that its run is of this experiment and unfinished.
 
     One in which pre-training has not ended holds nothing yet.
     """
-    if not finished(folder) and not (folder / "omega0.safetensors").exists():
-        write_json(folder / "experiment.json", config)
-    elif (begun := read_json(folder / "experiment.json")) != config:
+    verify(folder, resuming=True)
+    holds_something = finished(folder) or (folder / "omega0.safetensors").exists()
+    if holds_something and (begun := read_json(folder / "experiment.json")) != config:
         if check(begun, str(folder)) == check(config, str(folder)):
             raise FedUnlearnError(f"the run in {folder} was begun by an older fedunlearn: run it anew")
         raise FedUnlearnError(

@@ -14,7 +14,17 @@ from ..core import ClientId, FedUnlearnError, Listener, Phase, Request, State, h
 from ..data.sources import user_cache
 from ..driver import Participation, unlearn
 from ..methods import Pretraining
-from ..record import Recorder, digest, fingerprint, locked, model_hash, read_state, write_state
+from ..record import (
+    Recorder,
+    claim,
+    digest,
+    fingerprint,
+    locked,
+    model_hash,
+    read_state,
+    tell_unverified,
+    verify,
+)
 from .setup import Setting, arithmetic
 
 PRETRAINING_VERSION = 2
@@ -61,9 +71,11 @@ class CachedTraining:
         """The trained model; a training that was cut off continues."""
         setting, folder, rounds = self.setting, self.folder, self.phase.rounds
         with locked(folder / "lock", wait=True):
+            self._verify()
             if not self.kept:
                 self._announce_history()
-                recorder = Recorder(folder, self.identity, seconds=checkpoint_seconds)
+                files = claim(folder, self.identity)
+                recorder = Recorder(folder, self.identity, seconds=checkpoint_seconds, files=files)
                 if recorder.progress is not None and recorder.progress.elapsed_rounds > rounds:
                     recorder = Recorder(
                         folder / f"{rounds}-rounds", self.identity, seconds=checkpoint_seconds
@@ -82,9 +94,18 @@ class CachedTraining:
                     )
                 if outcome.status.failed:
                     raise FedUnlearnError(outcome.reason)
-                write_state(self._file, outcome.state)
+                files.write({self._file.name: files.state(outcome.state)})
             state, _ = read_state(self._file)
         return state
+
+    def _verify(self) -> None:
+        """Refuses a damaged cache folder, and one that was moved here from another training."""
+        remedy = f"delete {self.folder}, and its model is trained again"
+        manifest = verify(self.folder, resuming=not self.kept, remedy=remedy)
+        if manifest is not None and manifest.identity != self.identity:
+            raise FedUnlearnError(f"{self.folder} holds another training than its name says: {remedy}")
+        if (self.kept and manifest is None) or not (manifest is None or manifest.verified):
+            tell_unverified([self.folder])
 
     def _announce_history(self) -> None:
         kinds = self.phase.history if isinstance(self.phase, Pretraining) else ()

@@ -1,33 +1,33 @@
-"""Run folders: the files of a run, and how to resume from them."""
+"""Run folders: the files of a run, how to resume from them, and how their damage is noticed."""
 
 from ..core.hashes import digest, fingerprint, model_hash
-from .files import locked, read_tensors, write, write_json, write_tensors
-from .runs import (
-    RECOVERY_HINT,
-    Recorder,
-    environment,
-    public,
-    read_json,
-    read_metrics,
-    read_outcome,
-    read_state,
-    write_state,
-)
+from .files import json_bytes, locked, read_tensors, write, write_json, write_tensors
+from .folders import Folder, claim
+from .manifest import RECOVERY_HINT, Manifest, read_manifest, tell_unverified, verify
+from .runs import Recorder, environment, public, read_json, read_metrics, read_outcome
+from .states import read_state, write_state
 
 __all__ = [
     "RECOVERY_HINT",
+    "Folder",
+    "Manifest",
     "Recorder",
+    "claim",
     "digest",
     "environment",
     "fingerprint",
+    "json_bytes",
     "locked",
     "model_hash",
     "public",
     "read_json",
+    "read_manifest",
     "read_metrics",
     "read_outcome",
     "read_state",
     "read_tensors",
+    "tell_unverified",
+    "verify",
     "write",
     "write_json",
     "write_state",

@@ -80,18 +80,28 @@ def remove_partial(folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes indented JSON with sorted keys, for reading and comparing."""
-    write(path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    write(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """What ``write_json`` writes."""
+    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
     """Writes a private safetensors file with a checksum of tensors and metadata."""
+    write(path, tensor_bytes(tensors, **metadata), private=True)
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
+    """What ``write_tensors`` writes."""
     contiguous: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stored = {other.untyped_storage().data_ptr() for other in contiguous.values()}
         whole = tensor.detach().contiguous()
         # The format does not allow tensors that share memory, so they are copied.
         contiguous[name] = whole.clone() if whole.untyped_storage().data_ptr() in stored else whole
-    write(path, save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)}), private=True)
+    return save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +20,14 @@ from typing import Any
 
 import torch
 
-from ..core import Event, FedUnlearnError, Metrics, Progress, State, Status
-from .files import explained, make_folder, read_tensors, remove_partial, write_tensors
+from ..core import Event, FedUnlearnError, Metrics, Progress, Status
+from .files import explained, make_folder, remove_partial
+from .folders import Folder, claim
+from .manifest import METRICS, RECOVERY_HINT, Entry, read_manifest, usable
+from .states import read_state
 
 FORMAT = "fedunlearn checkpoint 2"
 KEPT = 2
-RECOVERY_HINT = "restore the file, or delete the run folder and run again"
 
 
 def environment() -> dict[str, str]:
@@ -76,14 +80,22 @@ def public(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[Metrics]:
-    """The rows that a run has written so far; an incomplete last line is ignored."""
-    path = folder / "metrics.jsonl"
+    """The rows that a run has written so far; an incomplete last line is ignored.
+
+    So are rows after the last checkpoint of a run that was killed: it repeats them when it is resumed.
+    """
+    path = folder / METRICS
     if not path.exists():
         raise FedUnlearnError(
             f"{folder} has no metrics.jsonl, so it is not a run folder: name the folder of a run"
         )
+    manifest = read_manifest(folder)
+    content = path.read_bytes()
+    if manifest is not None:
+        listed = manifest.files.get(METRICS)
+        content = content[: listed.size if listed else 0]
     rows: list[Metrics] = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
         if line.endswith(b"\n"):
             try:
                 rows.append(json.loads(line))
@@ -94,40 +106,6 @@ def read_metrics(folder: Path) -> list[Metrics]:
     return rows
 
 
-def write_state(path: Path, state: State, **metadata: str) -> None:
-    """Writes a state: parameters, memory, buffers, round and status."""
-    tensors = {
-        "params": state.params,
-        **{f"memory {name}": value for name, value in state.memory.items()},
-        **{f"buffer {name}": value for name, value in state.buffers.items()},
-    }
-    progress = {"round": state.round, "status": state.status, "reason": state.reason}
-    write_tensors(path, tensors, **metadata, state=json.dumps(progress))
-
-
-def read_state(path: Path) -> tuple[State, dict[str, str]]:
-    """Reads a state and its metadata, written by ``write_state``."""
-    tensors, metadata = read_tensors(path)
-    if "state" not in metadata:
-        raise FedUnlearnError(f"{path} has tensors, but not the state of a run: name another file")
-
-    def named(prefix: str) -> dict[str, torch.Tensor]:
-        return {
-            name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
-        }
-
-    progress = json.loads(metadata.pop("state"))
-    state = State(
-        tensors["params"],
-        progress["round"],
-        memory=named("memory "),
-        buffers=named("buffer "),
-        status=Status(progress["status"]),
-        reason=progress["reason"],
-    )
-    return state, metadata
-
-
 class Recorder:
     """A listener that writes metrics and checkpoints to a folder, and finds where the run stopped.
 
@@ -136,22 +114,32 @@ class Recorder:
     less often.
     """
 
-    def __init__(self, folder: Path, identity: str, *, seconds: float = 5.0) -> None:
+    def __init__(
+        self, folder: Path, identity: str, *, seconds: float = 5.0, files: Folder | None = None
+    ) -> None:
+        self._path = folder
         self._checkpoints = folder / "checkpoints"
-        self._metrics = folder / "metrics.jsonl"
+        self._metrics = folder / METRICS
         self._identity = identity
         self._seconds = self._pause = seconds
-        self._unsaved: tuple[Progress, int] | None = None
+        self._claimed = files
+        self._unsaved: tuple[Progress, Entry] | None = None
         self._saved_at = time.monotonic()
         self.progress, self._length = self._last_good()
 
     def __enter__(self) -> Recorder:
+        self._folder = self._claimed or claim(self._path, self._identity)
         with explained(self._metrics):
-            for folder in (self._metrics.parent, self._checkpoints):
+            for folder in (self._path, self._checkpoints):
                 make_folder(folder)
                 remove_partial(folder)
-            self._file = self._metrics.open("ab", buffering=0)
-            self._file.truncate(self._length)
+            kept = self._metrics.read_bytes()[: self._length] if self._length else b""
+            self._digest = hashlib.sha256(kept)
+            self._folder.write(metrics=Entry.of(kept))
+            with self._folder.alone(), ExitStack() as stack:
+                self._file = stack.enter_context(self._metrics.open("ab", buffering=0))
+                self._file.truncate(self._length)
+                stack.pop_all()
         return self
 
     def __exit__(
@@ -162,12 +150,13 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         line = (json.dumps(_finite(event.metrics), allow_nan=False) + "\n").encode()
-        with explained(self._metrics):
+        with self._folder.alone(), explained(self._metrics):
             written = self._file.write(line)
             if written != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._length += len(line)
-        self._unsaved = event.progress, self._length
+        self._digest.update(line)
+        self._unsaved = event.progress, Entry(self._length, self._digest.hexdigest())
         if time.monotonic() - self._saved_at >= self._pause:
             self._save()
 
@@ -178,32 +167,36 @@ class Recorder:
         start = time.monotonic()
         with explained(self._metrics):
             os.fsync(self._file.fileno())
-        progress, length = self._unsaved
-        number = max((int(path.stem) for path in self._files()), default=0) + 1
-        write_state(
-            self._checkpoints / f"{number:08d}.safetensors",
+        progress, metrics = self._unsaved
+        saved = self._saved()
+        number = max((int(path.stem) for path in saved), default=0) + 1
+        state = self._folder.state(
             progress.state,
             format=FORMAT,
             identity=self._identity,
             phase=str(progress.phase),
             elapsed_rounds=str(progress.elapsed_rounds),
-            metrics_bytes=str(length),
+            metrics_bytes=str(metrics.size),
             heard=json.dumps(sorted(progress.heard)),
             finished=json.dumps(sorted(progress.finished)),
         )
-        for path in self._files()[:-KEPT]:
-            path.unlink()
+        self._folder.write(
+            {f"checkpoints/{number:08d}.safetensors": state},
+            remove=[path.relative_to(self._path).as_posix() for path in saved[: 1 - KEPT]],
+            metrics=metrics,
+        )
         self._unsaved = None
         self._saved_at = time.monotonic()
         self._pause = max(self._seconds, 20 * (self._saved_at - start)) if self._seconds else 0.0
 
-    def _files(self) -> list[Path]:
+    def _saved(self) -> list[Path]:
         return sorted(self._checkpoints.glob(f"{'[0-9]' * 8}.safetensors"))
 
     def _last_good(self) -> tuple[Progress | None, int]:
         """The newest undamaged checkpoint, and the length of the metrics file that belongs to it."""
         problem: FedUnlearnError | None = None
-        for path in reversed(self._files()):
+        found = self._saved() if self._claimed else list(filter(usable(self._path), self._saved()))
+        for path in reversed(found):
             try:
                 state, metadata = read_state(path)
             except FedUnlearnError as error:

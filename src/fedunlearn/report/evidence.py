@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import FedUnlearnError
 from ..evidence import Finding, Influence, Interval, OutputDistance, Verdict
-from ..record import read_json
+from ..record import read_json, verify
 
 ByModel = Mapping[str, float]
 """A number of ``model``, ``retrained``, ``again`` (the second retraining), ``original`` (ω⁰), where known."""
@@ -78,6 +78,7 @@ def read_evidence(folder: Path) -> RunEvidence | None:
     path = folder / "evidence.json"
     if not path.exists():
         return None
+    verify(folder, only=path.name)
     values = read_json(path)
     try:
         return RunEvidence(

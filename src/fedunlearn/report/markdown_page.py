@@ -44,6 +44,7 @@ def write_markdown_page(run: Run) -> Path:
 - Request: forget {forgotten(run)}; {asked or "settings unknown"}. Every setting is in `experiment.json`.
 - Ended: `{run.outcome["status"]}`; SHA-256 of the model: `{run.outcome["model_sha256"]}`.
 - Environment: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
+- Files: {"as listed in `manifest.json`" if run.verified else "not verified, for want of a manifest"}.
 
 {meanings}
 {evidence}"""

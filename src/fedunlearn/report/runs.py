@@ -14,7 +14,15 @@ from typing import Any
 
 from ..core import FedUnlearnError, Metrics, Status
 from ..measure.metrics import METRICS, client_of, forgetting_key, utility_key
-from ..record import RECOVERY_HINT, public, read_json, read_metrics, read_outcome
+from ..record import (
+    RECOVERY_HINT,
+    public,
+    read_json,
+    read_metrics,
+    read_outcome,
+    tell_unverified,
+    verify,
+)
 from .settings import flat, setting
 
 STAGES = {
@@ -51,6 +59,8 @@ class Run:
     environment: Mapping[str, Any]
     outcome: Mapping[str, Any]
     rows: Sequence[Metrics]
+    verified: bool = False
+    """Whether all files are as they were written; an earlier version wrote no manifest to tell."""
 
     @property
     def seed(self) -> int:
@@ -162,6 +172,8 @@ class Collection:
 def collect(folders: Sequence[Path]) -> Collection:
     """The runs in these folders; each is the folder of a run, a comparison or a column."""
     found = {place: _rows(place) for folder in dict.fromkeys(folders) for place in _columns(folder)}
+    every = [run for rows in found.values() for runs in rows.values() for run in runs]
+    tell_unverified(run.folder for run in every if not run.verified)
     if len(found) == 1:
         (folder, rows), *_ = found.items()
         name, place = next(iter(rows.values()))[0].config.get("name"), folder.resolve().name
@@ -182,7 +194,8 @@ def collect(folders: Sequence[Path]) -> Collection:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run folder; missing files are read as empty."""
+    """Reads a run folder and compares it with its manifest; without one, missing files are read as empty."""
+    manifest = verify(folder)
     config, environment = _read_table(folder / "experiment.json"), _read_table(folder / "environment.json")
     _check_config(config, folder / "experiment.json")
     outcome = read_outcome(folder) if (folder / "outcome.json").exists() else {}
@@ -191,7 +204,8 @@ def read_run(folder: Path) -> Run:
         raise FedUnlearnError(
             f"{folder / 'metrics.jsonl'} is empty although the run has ended: {RECOVERY_HINT}"
         )
-    return Run(folder, public(config), environment, outcome, rows)
+    verified = manifest is not None and manifest.verified
+    return Run(folder, public(config), environment, outcome, rows, verified)
 
 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:

@@ -57,6 +57,7 @@ def _page(collection: Collection) -> dict[str, Any]:
         "methods": methods(collection),
         "runs": collection.labelled,
         "environments": environments(collection),
+        "verified": all(run.verified for run in collection.runs),
         "recipes": recipes(collection),
         "glossary": glossary(_terms(page)),
         "script": {

@@ -1,0 +1,168 @@
+"""A folder that one process writes: its manifest announces changes, and a second writer ends the first."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from ..core import FedUnlearnError, State
+from .files import explained, make_folder, tensor_bytes, write
+from .manifest import (
+    DERIVED,
+    MANIFEST,
+    METRICS,
+    OWNER,
+    Entry,
+    Manifest,
+    covered,
+    entry_of,
+    parse,
+    problems,
+    read_raw,
+    refuse,
+    tell_bad,
+    without_spare,
+)
+from .states import state_bytes
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class Folder:
+    """A folder that this process has claimed with ``claim``."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self._manifest = manifest
+        self._ours = {manifest.as_bytes()}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a file of this name has been written."""
+        return name in self._manifest.files
+
+    def tensors(self, tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
+        """The contents of a file with tensors, which says where it belongs."""
+        return tensor_bytes(tensors, **metadata | {OWNER: self._manifest.identity})
+
+    def state(self, state: State, **metadata: str) -> bytes:
+        """The contents of a file with a state, which says where it belongs."""
+        return state_bytes(state, **metadata | {OWNER: self._manifest.identity})
+
+    def write(
+        self,
+        contents: Mapping[str, bytes] | None = None,
+        *,
+        remove: Iterable[str] = (),
+        metrics: Entry | None = None,
+    ) -> None:
+        """Replaces files in their order, then removes some; a kill in between does no damage.
+
+        ``metrics`` is what the metrics file begins with from now on; the caller has written it already.
+        """
+        contents = contents or {}
+        with self.alone():
+            if self._manifest.pending:  # a write has failed
+                self._put(settled(self.path, self._manifest))
+            listed = {**self._manifest.files, **({METRICS: metrics} if metrics else {})}
+            entries = {name: Entry.of(content) for name, content in contents.items()}
+            changed = {name: entry for name, entry in entries.items() if listed.get(name) != entry}
+            removed = [name for name in remove if name in listed or (self.path / name).exists()]
+            if changed or removed:
+                self._put(
+                    replace(self._manifest, files=listed, pending={**changed, **dict.fromkeys(removed)})
+                )
+            for name in changed:
+                write(self.path / name, contents[name], private=name.endswith(".safetensors"))
+            for name in removed:
+                with explained(self.path / name):
+                    (self.path / name).unlink(missing_ok=True)
+            after = {name: entry for name, entry in {**listed, **changed}.items() if name not in removed}
+            if after != self._manifest.files or self._manifest.pending:
+                adopted = tuple(name for name in self._manifest.adopted if name in {*after} - {*changed})
+                self._put(replace(self._manifest, files=after, pending={}, adopted=adopted))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this process writes, no other does; it stops here if another has claimed the folder since."""
+        with _held(self.path):
+            found = read_raw(self.path)
+            if found not in self._ours:
+                now, was = parse(found) if found else None, self._manifest.epoch
+                happened = (
+                    f"another process has claimed it since (epoch {now.epoch} after {was})"
+                    if now and now.epoch > was
+                    else f"its {MANIFEST} was changed or deleted"
+                )
+                raise FedUnlearnError(
+                    f"this process no longer owns {self.path}: {happened}; it stops before it writes again, "
+                    "and what it has written is intact"
+                )
+            yield
+
+    def _put(self, manifest: Manifest) -> None:
+        """Writes the next manifest; if that fails, the old or the new one is there."""
+        new = replace(manifest, number=self._manifest.number + 1, previous=self._manifest.sha256)
+        self._ours = {self._manifest.as_bytes(), new.as_bytes()}
+        write(self.path / MANIFEST, new.as_bytes())
+        self._manifest, self._ours = new, {new.as_bytes()}
+
+
+def claim(path: Path, identity: str | None = None) -> Folder:
+    """Opens a folder for writing, so that no process that opened it before writes any more.
+
+    A damaged folder is refused. Bad checkpoints are removed as long as there is a good one. ``identity`` is
+    what the folder is for, from now on; None leaves it as it is. Hold the folder's lock.
+    """
+    with explained(path):
+        make_folder(path)
+    with _held(path):
+        before, found = problems(path)
+        refuse(path, before, without_spare(before, found))
+        if before is None:
+            model = ["model.safetensors"] if (path / "outcome.json").exists() else []
+            there = [name for name in (*covered(path), *model) if (path / name).exists()]
+            before = Manifest(files={name: entry_of(path / name) for name in there}, adopted=tuple(there))
+        folder = Folder(path, before)
+        owner = before.identity if identity is None else identity
+        folder._put(replace(settled(path, before), identity=owner, epoch=before.epoch + 1))
+    if found:
+        tell_bad(path, found)
+        folder.write(remove=found)
+    return folder
+
+
+def settled(path: Path, manifest: Manifest) -> Manifest:
+    """A manifest without announcements: what has been done is listed, what has not is forgotten."""
+    files = dict(manifest.files)
+    for name, entry in manifest.pending.items():
+        if entry is None and not (path / name).exists():
+            files.pop(name, None)
+        elif entry is not None and (path / name).exists() and entry_of(path / name) == entry:
+            files[name] = entry
+    for name in DERIVED & files.keys():
+        if not (path / name).exists():
+            del files[name]
+    return replace(manifest, files=files, pending={})
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Holds the folder itself, which nobody deletes as they might its lock file; not on Windows."""
+    if sys.platform == "win32":
+        yield
+        return
+    with explained(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems lock no folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
