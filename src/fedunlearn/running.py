@@ -64,6 +64,7 @@ def run_in(
             "reason": outcome.reason,
             "model_sha256": model_hash(outcome.state),
             "unheard": list(outcome.unheard),
+            **({"warnings": list(outcome.warnings)} if outcome.warnings else {}),
         },
     )
     return outcome

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..core import Event, FedUnlearnError, Metrics, Progress, State, Status
+from ..core import Event, FedUnlearnError, Guarded, Metrics, Progress, State, Status
 from .files import explained, make_folder, read_tensors, remove_partial, write_tensors
 
 FORMAT = "fedunlearn checkpoint 2"
@@ -59,6 +60,7 @@ def read_outcome(folder: Path) -> dict[str, Any]:
         not isinstance(ended, dict)
         or ended.get("status") not in list(Status)
         or not isinstance(ended.get("model_sha256"), str)
+        or not isinstance(ended.get("warnings", []), list)
     ):
         raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}")
     return ended
@@ -190,6 +192,7 @@ class Recorder:
             metrics_bytes=str(length),
             heard=json.dumps(sorted(progress.heard)),
             finished=json.dumps(sorted(progress.finished)),
+            **({} if progress.guarded == Guarded() else {"guarded": json.dumps(asdict(progress.guarded))}),
         )
         for path in self._files()[:-KEPT]:
             path.unlink()
@@ -231,11 +234,17 @@ class Recorder:
                 state,
                 frozenset(json.loads(metadata["heard"])),
                 frozenset(json.loads(metadata["finished"])),
+                _guarded(json.loads(metadata.get("guarded", "{}"))),
             )
             return progress, length
         if problem is not None:
             raise problem
         return None, 0
+
+
+def _guarded(read: dict[str, Any]) -> Guarded:
+    seen = {digest: (client, model) for digest, (client, model) in read.pop("seen", {}).items()}
+    return Guarded(seen=seen, **read)
 
 
 def _finite(metrics: Metrics) -> Metrics:
