@@ -22,7 +22,6 @@ from ..core import (
     Phase,
     Reason,
     Replies,
-    Reply,
     Request,
     Stage,
     State,
@@ -99,27 +98,35 @@ class Watch:
         self.updates = moved
         retained = [norms[client] for client in self.request.retained if client in norms]
         typical = median(retained) if retained else 0.0
-        accepted, refused = dict(replies), dict(replies.missing)
+        accepted, refused, seen = dict(replies), dict(replies.missing), dict(self.guarded.seen)
         for client in sorted(moved, key=lambda client: (client not in self.request.targets, client)):
-            failure = self._refusal(client, jobs, moved, norms[client], typical)
+            failure = self._refusal(client, jobs, norms[client], typical, seen)
             if failure is not None:
                 self.note(f"an update of {client} was refused ({failure.reason}): it {failure.detail}")
                 refused[client] = failure
                 del accepted[client]
             elif client in self.request.targets and 0 < self.guards.target_norm * typical < norms[client]:
                 share = self.guards.target_norm * typical / norms[client]
-                accepted[client] = _shortened(accepted[client], share)
+                accepted[client] = replace(replies[client], displacement=moved[client] * share)
                 self.note(
                     f"the update of {client} was shortened to {self.guards.target_norm:g} times the median "
                     "of the retained clients"
                 )
+        self.guarded = replace(self.guarded, seen=dict(list(seen.items())[-REMEMBERED:]))
         return Replies(accepted, refused)
 
     def _refusal(
-        self, client: ClientId, jobs: Jobs, moved: Mapping[ClientId, Vector], norm: float, typical: float
+        self,
+        client: ClientId,
+        jobs: Jobs,
+        norm: float,
+        typical: float,
+        seen: dict[str, tuple[ClientId, str]],
     ) -> Failure | None:
-        digest, model = _digest(moved[client]), _digest(jobs[client].params)
-        if norm > 0 and (before := self.guarded.seen.get(digest)) is not None:
+        """Why an update cannot be used, if so; one that can is remembered in ``seen``."""
+        update = self.updates[client]
+        digest, model = _digest(update), _digest(jobs[client].params)
+        if norm > 0 and (before := seen.get(digest)) is not None:
             whose, when = before
             if whose != client:
                 return Failure(Reason.COPY, f"sent exactly the update of {whose}")
@@ -132,15 +139,12 @@ class Watch:
                 )
             if norm < NEGLIGIBLE * typical:
                 return Failure(Reason.NORM, "sent an update that is practically zero")
-            for target in self.request.targets:
-                if target in moved and forgets(jobs[target]) and not forgets(jobs[client]):
-                    cosine = _cosine(moved[client], moved[target])
-                    if cosine > COPY:
+            if not forgets(jobs[client]):
+                unlearned = [t for t in self.request.targets if t in self.updates and forgets(jobs[t])]
+                for target in unlearned:
+                    if _cosine(update, self.updates[target]) > COPY:
                         return Failure(Reason.COPY, f"sent an update much like that of {target}")
-        seen = {**self.guarded.seen, digest: (client, model)}
-        for old in list(seen)[: len(seen) - REMEMBERED]:
-            del seen[old]
-        self.guarded = replace(self.guarded, seen=seen)
+        seen[digest] = client, model
         return None
 
     def shortened(self, phase: Phase, before: State, origin: Vector, after: State) -> State:
@@ -259,10 +263,6 @@ def warnings(guarded: Guarded) -> tuple[str, ...]:
     return tuple(
         f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()
     )
-
-
-def _shortened(reply: Reply, share: float) -> Reply:
-    return replace(reply, displacement=reply.moved * share)
 
 
 def _norm(vector: Vector) -> float:
