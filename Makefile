@@ -8,7 +8,7 @@ READY := .venv/.ready
 PEERS := .venv-peers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs gate dist flower faults bench clean
+.PHONY: help demo test check docs gate dist flower faults chaos bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment w
 
 faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation
+
+chaos: $(READY)  ## attack every method with every kind of bad update, and the demo; takes half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos -rP
 
 bench: $(READY) $(PEERS)  ## measure speed, memory and other simulators; takes half an hour, writes runs/bench
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks runs/bench $(if $(wildcard $(PEERS)),--peers .venv-peers/bin/python)
