@@ -79,4 +79,4 @@ def test_an_attack_on_the_demo_is_stopped_or_told_of(what, tmp_path, monkeypatch
         assert bool(outcome.params.isfinite().all())
         if guards is not None:
             assert bool(outcome.warnings) == (what != "none")
-            assert last["r_acc_worst"] > 0.3
+            assert last["r_acc_worst"] > 0.1

@@ -60,7 +60,7 @@ class Guards:
     utility: bool = True
     """Ask all retained clients, before a step is taken, for their training loss with it: one exchange more
     in every round, which sends the model but trains nothing."""
-    harm: float = 0.5
+    harm: float = 1.0
     """A retained client's training loss may rise by this share, or by this number where it is below 1, above
     that of ω⁰ or of the model that the phase began with, whichever is larger."""
     halvings: int = 4
