@@ -45,8 +45,8 @@ flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment w
 faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation
 
-chaos: $(READY)  ## damage every file in thousands of ways, and let the disk fail everywhere; takes minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos -rP tests/record
+chaos: $(READY)  ## damaged files, disk errors, kills, bad updates and attacks, in their long forms; takes an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos -rP
 
 bench: $(READY) $(PEERS)  ## measure speed, memory and other simulators; takes half an hour, writes runs/bench
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks runs/bench $(if $(wildcard $(PEERS)),--peers .venv-peers/bin/python)

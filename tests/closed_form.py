@@ -86,7 +86,7 @@ class Quadratics:
     def exchange(self, jobs: Jobs, terms: Terms = NO_TERMS) -> Replies:
         if all(job.work == "measure" for job in jobs.values()):
             return Replies(
-                {c: Reply(None, self.examples(c), self.measured(c, job.params)) for c, job in jobs.items()}
+                {c: Reply(None, self.examples(c), self.measurement(c, job)) for c, job in jobs.items()}
             )
         call = len(self.exchanged) + 1
         there = {c: job for c, job in jobs.items() if call not in self._absent.get(c, ())}
@@ -106,6 +106,11 @@ class Quadratics:
             gradient = -gradient / (1 + loss)
         moved = registry.step[str(job.config["step"])](job)(job.params, gradient, terms.rate(job))
         return Reply(moved, self.examples(client), {"train": {"loss": Mean(loss, 1)}})
+
+    def measurement(self, client: ClientId, job: Job) -> Statistics:
+        if job.config.get("on") == "train":
+            return {"train": {"loss": Mean(self.loss(client, job.params), 1)}}
+        return self.measured(client, job.params)
 
     def measured(self, client: ClientId, params: Vector) -> Statistics:
         score = Mean(1 / (1 + self.loss(client, params)), 1)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .core.hashes import module_hash
     from .core.registry import loss, method, model, step, work
     from .core.vectors import flatten, load, shapes
-    from .driver import Above, Below, Conflicts, Participation, unlearn
+    from .driver import Above, Below, Conflicts, Guards, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
     from .evidence import Relearning
     from .methods import Averaging, Pretraining, Schedule
@@ -81,7 +81,7 @@ _MODULES = {
     "core.registry": ("loss", "step", "work"),
     "core.hashes": ("module_hash",),
     "core.vectors": ("flatten", "load", "shapes"),
-    "driver": ("Above", "Below", "Conflicts", "Participation", "unlearn"),
+    "driver": ("Above", "Below", "Conflicts", "Guards", "Participation", "unlearn"),
     "engines": ("Parallel", "Sequential", "simulate"),
     "methods": ("Averaging", "Pretraining", "Schedule", "method"),
     "models": ("model",),
@@ -107,6 +107,7 @@ __all__ = [
     "FedUnlearnError",
     "Federation",
     "ForgettingFailed",
+    "Guards",
     "History",
     "Job",
     "LabelTask",

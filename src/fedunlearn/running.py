@@ -54,6 +54,7 @@ def run_in(
         "reason": outcome.reason,
         "model_sha256": model_hash(outcome.state),
         "unheard": list(outcome.unheard),
+        **({"warnings": list(outcome.warnings)} if outcome.warnings else {}),
     }
     folder.write(
         {"model.safetensors": folder.tensors(module.state_dict()), "outcome.json": json_bytes(ended)}

@@ -42,7 +42,7 @@ from .core import (
 from .core.hashes import module_hash
 from .core.registry import method as methods
 from .core.seeds import derive
-from .driver import Participation, StopRule, log_rounds, unlearn
+from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.rehearsal import asked
 from .engines import Sequential, join, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule
@@ -99,6 +99,7 @@ def forget(
     stop: Sequence[StopRule] = (),
     evaluate_every: int | None = None,
     gone: bool = False,
+    guards: Guards | None = Guards(),
     listeners: Sequence[Listener] = (),
     **options: Any,
 ) -> Outcome:
@@ -114,6 +115,9 @@ def forget(
     measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
     ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
     anchors of earlier ones.
+
+    ``guards`` limit what a single client can do to the model: what they note becomes warnings, and None
+    switches them off.
     """
     named = (targets,) if isinstance(targets, str) else tuple(targets)
     answered = _answered(Path(folder))
@@ -143,7 +147,11 @@ def forget(
     if history is not None:
         server.history = _recorded(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
-    outcome = server.forget(named, method, schedule, stop=stop, evaluate_every=every, gone=gone, **options)
+    outcome = server.forget(
+        named, method, schedule, stop=stop, evaluate_every=every, gone=gone, guards=guards, **options
+    )
+    for warning in outcome.warnings:
+        warnings.warn(warning, stacklevel=2)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
     if outcome.unheard:
@@ -304,11 +312,14 @@ class Server:
         stop: Sequence[StopRule] = (),
         evaluate_every: int = 1,
         gone: bool = False,
+        guards: Guards | None = Guards(),
         **options: Any,
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
 
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
+        ``guards`` limit what a single client can do to the model, and note it in ``Outcome.warnings``; None
+        switches them off.
 
         Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
@@ -327,7 +338,9 @@ class Server:
                         f"{method} asks the targets to help, and they are gone: use a method that does not, "
                         "such as retrain, not or federaser"
                     )
-            outcome = self._try(named, method, method, schedule, options, "forget", stop, evaluate_every)
+            outcome = self._try(
+                named, method, method, schedule, options, "forget", stop, evaluate_every, guards
+            )
         finally:
             self._gone = ()
         if not outcome.status.failed:
@@ -419,6 +432,7 @@ class Server:
         kind: str,
         stop: Sequence[StopRule],
         evaluate_every: int,
+        guards: Guards | None = None,
     ) -> Outcome:
         """A request with a method, in the folder of that name."""
         _require(isinstance(stop, Sequence), "stop", stop, "give a list of rules")
@@ -434,6 +448,7 @@ class Server:
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
             "stop": [repr(rule) for rule in stop],
             "evaluate_every": None if evaluate_every == sys.maxsize else evaluate_every,
+            **({} if guards is None else {"guards": asdict(guards)}),
         }
         name = f"{kind}-{_slug('-'.join(targets))}-{_slug(place)}" if kind else place
         return self._run(
@@ -444,6 +459,7 @@ class Server:
             "request",
             stop=stop,
             evaluate_every=evaluate_every,
+            guards=guards,
         )
 
     def _move_to(self, outcome: Outcome) -> None:
@@ -616,7 +632,12 @@ def _read(place: Path, identity: Mapping[str, Any]) -> Outcome:
     ended = record.read_outcome(place)
     rows = tuple(record.read_metrics(place))
     return Outcome(
-        progress.state, Status(ended["status"]), ended["reason"], rows, tuple(ended.get("unheard", ()))
+        progress.state,
+        Status(ended["status"]),
+        ended["reason"],
+        rows,
+        tuple(ended.get("unheard", ())),
+        tuple(ended.get("warnings", ())),
     )
 
 

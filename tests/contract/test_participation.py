@@ -198,6 +198,7 @@ class Unsteady(Quadratics):
 
 REPEATED = [
     *(Reason.FAILED, Reason.STALE, Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FIELD),
+    *(Reason.NORM, Reason.REPLAY, Reason.COPY),
 ]
 
 

@@ -88,6 +88,8 @@ class Learner:
         examples = holdings.size(data.train)
         if job.work == "measure":
             sets = {name: held for name, held in data.evaluations.items() if name not in AUDITED}
+            if job.config.get("on") == "train":
+                sets = {"train": data.train}
             return Reply(None, examples, self._measure(sets))
         if job.work == "relearn":
             return Reply(None, examples, self._measure({"forgotten": relearning.rest(client, data, job)}))

@@ -21,7 +21,7 @@ from .messages import (
 from .phase import Jobs, Phase, Round
 from .registry import did_you_mean
 from .request import Request
-from .state import Event, Listener, Metrics, Outcome, Progress, Stage, State, Status
+from .state import Event, Guarded, Listener, Metrics, Outcome, Progress, Stage, State, Status
 from .task import Batch, LabelTask, Task
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Failure",
     "FedUnlearnError",
     "Federation",
+    "Guarded",
     "History",
     "Job",
     "Jobs",

@@ -139,6 +139,9 @@ class Reason(StrEnum):
     DTYPE = "dtype"
     NOT_FINITE = "not_finite"
     FIELD = "field"
+    NORM = "norm"
+    REPLAY = "replay"
+    COPY = "copy"
 
     @property
     def repeatable(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from .errors import require_count, require_rate
-from .messages import ClientId, Job, Replies
+from .messages import ClientId, Job, Replies, Vector
 from .request import Request
 from .state import Stage, State
 
@@ -46,6 +46,10 @@ class Phase(ABC):
     def learners(self, request: Request) -> tuple[ClientId, ...]:
         """Whose training becomes the model's: participants and buffers come from them."""
         return request.retained
+
+    def origin(self, request: Request, state: State) -> Vector:
+        """The model that the step of the next round starts from, which guards measure steps against."""
+        return state.params
 
     @abstractmethod
     def round(self, request: Request, state: State) -> Round | State:

@@ -26,10 +26,11 @@ class Status(StrEnum):
     NO_DIRECTION = "no_direction"
     MISSING_REPLY = "missing_reply"
     DIVERGED = "diverged"
+    GUARD_STOP = "guard_stop"
 
     @property
     def failed(self) -> bool:
-        return self in (Status.NO_DIRECTION, Status.MISSING_REPLY, Status.DIVERGED)
+        return self in (Status.NO_DIRECTION, Status.MISSING_REPLY, Status.DIVERGED, Status.GUARD_STOP)
 
 
 class Stage(StrEnum):
@@ -71,6 +72,24 @@ class State:
 
 
 @dataclass(frozen=True)
+class Guarded:
+    """What the guards of a run remember from round to round."""
+
+    spent: float = 0.0
+    """The length of all steps of unlearning."""
+    original: Mapping[ClientId, float] = field(default_factory=dict)
+    """The training losses of retained clients with ω⁰."""
+    reference: Mapping[ClientId, float] = field(default_factory=dict)
+    """The losses that those of this phase are compared with."""
+    started: Mapping[str, float] = field(default_factory=dict)
+    """What was measured of the targets at first."""
+    seen: Mapping[str, tuple[ClientId, str]] = field(default_factory=dict)
+    """Digests of the updates that were used: whose each was, and for which model."""
+    events: Mapping[str, int] = field(default_factory=dict)
+    """What the outcome is to tell, and how often it happened."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """Where a run stands: enough to continue from here in another process."""
 
@@ -81,6 +100,7 @@ class Progress:
     """The retained clients that have answered in some round."""
     finished: frozenset[ClientId] = frozenset()
     """The targets that a stop rule has released from this phase."""
+    guarded: Guarded = Guarded()
 
 
 @dataclass(frozen=True)
@@ -105,6 +125,8 @@ class Outcome:
     metrics: tuple[Metrics, ...]
     unheard: tuple[ClientId, ...] = ()
     """The retained clients that never answered, which no step could take into account."""
+    warnings: tuple[str, ...] = ()
+    """What the guards noted: updates refused or shortened, steps cut, a target that is not forgotten."""
 
     @property
     def params(self) -> Vector:

@@ -1,5 +1,6 @@
 """Runs phases on a federation: rounds, participation, stop rules, probes, events."""
 
+from .guards import Guards
 from .loop import Question, course, in_lockstep, unlearn
 from .participation import Participation
 from .probes import Conflicts, Exchange, Probe
@@ -11,6 +12,7 @@ __all__ = [
     "Below",
     "Conflicts",
     "Exchange",
+    "Guards",
     "Participation",
     "Probe",
     "Question",

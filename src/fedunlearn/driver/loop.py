@@ -20,6 +20,7 @@ from ..core import (
     Event,
     Federation,
     FedUnlearnError,
+    Guarded,
     Job,
     Jobs,
     Listener,
@@ -45,6 +46,8 @@ from ..core.threads import one_thread
 from ..maths import distance
 from . import rehearsal
 from .gate import admit, finite, measured_in_vain
+from .guards import Guards, Watch, finite_losses, part, starting, unmoved
+from .guards import warnings as noted
 from .participation import Participation
 from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
@@ -72,6 +75,7 @@ def unlearn(
     participation: Participation = Participation(),
     stop: Sequence[StopRule] = (),
     probes: Sequence[Probe] = (Conflicts(),),
+    guards: Guards | None = None,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
 ) -> Outcome:
@@ -83,6 +87,9 @@ def unlearn(
 
     With ``stop`` rules every round of unlearning is evaluated. A target that meets one of them is left out of
     the rounds that follow, and the phase ends when every target has met one.
+
+    ``guards`` limit what a single client can do to the model. What they noted is in ``Outcome.warnings``; a
+    step that they cannot admit ends the run with ``Status.GUARD_STOP`` and the last admitted model.
     """
     run = course(
         phases,
@@ -94,6 +101,7 @@ def unlearn(
         participation=participation,
         stop=stop,
         probes=probes,
+        guards=guards,
         listeners=listeners,
         resume=resume,
     )
@@ -132,12 +140,13 @@ def course(
     participation: Participation = Participation(),
     stop: Sequence[StopRule] = (),
     probes: Sequence[Probe] = (Conflicts(),),
+    guards: Guards | None = None,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
 ) -> Asking[Outcome]:
     """What ``unlearn`` does, as a generator: the caller carries its questions to the federation."""
     phases = tuple(phases)
-    run = _Run(phases, request, federation, training, seed, participation, tuple(stop), tuple(probes))
+    run = _Run(phases, request, federation, training, seed, participation, tuple(stop), tuple(probes), guards)
     run.check(evaluate_every)
     rows: list[Metrics] = []
 
@@ -155,6 +164,8 @@ def course(
         for rule in run.stop:
             for target in request.targets:
                 rule.met(run.of(before, target), target)  # refuses at once what is never measured
+        if guards is not None:
+            progress = replace(progress, guarded=Guarded(started=starting(before)))
         announce(
             progress,
             {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
@@ -168,7 +179,8 @@ def course(
         phase = phases[index]
         if index > progress.phase or progress.elapsed_rounds == 0:
             started = phase.start(request, progress.state)
-            progress = replace(progress, phase=index, state=started, finished=frozenset())
+            fresh = replace(progress.guarded, reference={})
+            progress = replace(progress, phase=index, state=started, finished=frozenset(), guarded=fresh)
         while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
             start = progress
             progress, metrics = yield from run.round(start)
@@ -184,6 +196,9 @@ def course(
                 progress = run.stopped(progress, metrics)
                 if progress.state.status is not Status.RUNNING:
                     metrics |= {"status": progress.state.status, "reason": progress.state.reason}
+                    ended = True
+            if guards is not None and ended and not progress.state.status.failed:
+                progress = run.judged(progress, metrics)
             announce(progress, metrics)
         if progress.state.status.failed:
             break
@@ -194,6 +209,7 @@ def course(
         state.reason,
         tuple(rows),
         tuple(client for client in request.retained if client not in progress.heard),
+        noted(progress.guarded),
     )
 
 
@@ -209,6 +225,7 @@ class _Run:
     participation: Participation
     stop: tuple[StopRule, ...]
     probes: tuple[Probe, ...]
+    guards: Guards | None = None
 
     def check(self, evaluate_every: int) -> None:
         """Refuses before round one what could not be run."""
@@ -283,16 +300,21 @@ class _Run:
         before = replace(progress.state, lr=phase.lr * decay)
         clock = _Clock()
         exchanges: list[Exchange] = []
+        trials: list[Exchange] = []
         request = self._participating(phase, progress)
+        watch = None if self.guards is None else Watch(self.guards, self.request, progress.guarded)
         try:
             self._require_present(phase, request, before)
             after = yield from self._exchanged(
-                phase, request, before, decay, progress.phase, exchanges, clock
+                phase, request, before, decay, progress.phase, exchanges, clock, watch
             )
         except MissingReply as missing:
             after = _halted(phase, before, missing, exchanges)
         else:
             after = _finished(phase, before, after)
+            # What the server does alone needs no guard.
+            if watch is not None and any(each.jobs for each in exchanges) and not after.status.failed:
+                after = yield from self._guarded(phase, request, before, after, watch, trials, clock)
         seconds = clock.seconds()
 
         heard = {c for each in exchanges for c in each.replies}.intersection(self.request.retained)
@@ -301,6 +323,7 @@ class _Run:
             elapsed_rounds=progress.elapsed_rounds + (not after.status.failed),
             state=after,
             heard=progress.heard | heard,
+            guarded=progress.guarded if watch is None else watch.guarded,
         )
         metrics: Metrics = {
             "phase": moved.phase,
@@ -327,12 +350,16 @@ class _Run:
             for probe in self.probes:
                 metrics |= probe(finished)
         metrics |= measure.training([each.replies for each in exchanges], self.request)
+        if watch is not None and "train_loss_target" not in moved.guarded.started:
+            started = {**starting(metrics), **moved.guarded.started}
+            moved = replace(moved, guarded=replace(moved.guarded, started=started))
         # What is done on public data is the server's own work.
         asked = [
             ({client: job for client, job in each.jobs.items() if client != request.public}, each.replies)
             for each in exchanges
         ]
-        metrics |= measure.cost(asked, seconds, seconds - clock.waited)
+        extra = [(each.jobs, each.replies) for each in trials]
+        metrics |= measure.cost([*asked, *extra], seconds, seconds - clock.waited)
         metrics |= measure.coverage(asked, heard, moved.heard, self.request)
         metrics["bytes_stored"] = measure.size(
             *after.memory.values(), *self.request.history.only(phase.needs, beside=False).tensors().values()
@@ -371,6 +398,7 @@ class _Run:
         index: int,
         exchanges: list[Exchange],
         clock: _Clock,
+        watch: Watch | None,
     ) -> Asking[State]:
         """Drives one round, and keeps what was exchanged."""
         learners = phase.learners(request)
@@ -383,6 +411,8 @@ class _Run:
             while True:
                 with clock.waiting():
                     done = yield from self._ask(jobs, before, decay, index, len(exchanges), buffers)
+                if watch is not None:
+                    done = Exchange(done.jobs, watch.screen(done.jobs, done.replies))
                 exchanges.append(done)
                 self._require_answers(phase, done, before, learners)
                 own = (client for client in learners if client in jobs and jobs[client].buffers is None)
@@ -391,6 +421,79 @@ class _Run:
         except StopIteration as stop:
             after: State = stop.value
             return after if after.status.failed else replace(after, buffers=buffers)
+
+    def _guarded(
+        self,
+        phase: Phase,
+        request: Request,
+        before: State,
+        after: State,
+        watch: Watch,
+        trials: list[Exchange],
+        clock: _Clock,
+    ) -> Asking[State]:
+        """The step as far as the guards admit it, or the state before it where they admit none."""
+        guards, origin = watch.guards, phase.origin(request, before)
+        where = f"round {before.round + 1} of {phase.stage}"
+        if torch.equal(after.params, origin):
+            return after
+        proposed = watch.shortened(phase, before, origin, after)
+        if guards.utility and phase.stage is not Stage.PRETRAINING:
+            known = watch.guarded
+            if not known.original:
+                first = replace(before, params=self.request.params, buffers=self.request.buffers)
+                watch.begin((yield from self._losses(first, trials, clock)))
+            if not known.reference and not torch.equal(origin, self.request.params):
+                start = replace(before, params=origin)
+                watch.begin((yield from self._losses(start, trials, clock)))
+            for left in reversed(range(guards.halvings + 1)):
+                harmed = watch.harmed((yield from self._losses(proposed, trials, clock)))
+                if not harmed:
+                    break
+                if not left:
+                    worst = max(harmed, key=lambda client: harmed[client][0] / harmed[client][1])
+                    loss, limit = harmed[worst]
+                    return replace(before, diagnostics={}).halt(
+                        Status.GUARD_STOP,
+                        f"the step of {where} would harm {', '.join(harmed)}, even halved {guards.halvings} "
+                        f"times ({worst} would have a training loss of {loss:.3g}, and {limit:.3g} is "
+                        "admitted): the model before it is kept; look at the warnings for who sent what, or "
+                        "use another method, and run again",
+                    )
+                watch.note(f"a step of {phase.stage} was halved because it would have harmed {min(harmed)}")
+                proposed = part(before, origin, proposed, 0.5)
+        if not watch.spend(phase, origin, proposed):
+            return replace(before, diagnostics={}).halt(
+                Status.GUARD_STOP,
+                f"with the step of {where}, unlearning would have moved the model by more than "
+                f"{guards.budget:g} times its length: the model before it is kept; raise the budget if the "
+                "method needs more",
+            )
+        if proposed is after:
+            return after
+        share = distance(proposed.params, origin) / distance(after.params, origin)
+        return replace(proposed, diagnostics={**proposed.diagnostics, "step_share": share})
+
+    def _losses(self, state: State, trials: list[Exchange], clock: _Clock) -> Asking[dict[ClientId, float]]:
+        """The training losses of the retained clients that are present, with a model that is on trial."""
+        present = self.federation.present()
+        job = Job("measure", state.params, config={"on": "train"}, buffers=state.buffers)
+        jobs = {client: job for client in self.request.retained if client in present}
+        with clock.waiting():
+            replies = admit(jobs, (yield jobs, Terms()), state.buffers)
+        trials.append(Exchange(jobs, replies))
+        return finite_losses(replies, jobs)
+
+    def judged(self, progress: Progress, metrics: Metrics) -> Progress:
+        """Notes at the end of a phase if the targets do not look forgotten."""
+        phase, guarded = self.phases[progress.phase], progress.guarded
+        last = progress.phase == len(self.phases) - 1
+        if not self.request.targets or not (last or phase.stage is Stage.UNLEARNING):
+            return progress
+        told = unmoved(guarded.started, metrics, phase.stage)
+        if told is None:
+            return progress
+        return replace(progress, guarded=replace(guarded, events={**guarded.events, told: 1}))
 
     def _ask(
         self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers

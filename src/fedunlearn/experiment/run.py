@@ -80,6 +80,7 @@ def perform(
                 participation=setting.participation,
                 stop=stop_rules(experiment),
                 probes=[Conflicts(ask=experiment.count_conflicts)],
+                guards=experiment.guards.guards(),
             )
 
 

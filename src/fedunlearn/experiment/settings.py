@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from ..core import Phase, Precision
 from ..core.registry import method as methods
+from ..driver import Guards
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
 from ..methods.knot import ClusteredPretraining
@@ -157,6 +158,32 @@ class ParticipationPlan(Table):
     """How often a client that failed, or sent what cannot be used, is asked again."""
 
 
+class GuardsPlan(Table):
+    """Limits on what a single client can do to the model after the request; off, as in papers."""
+
+    enabled: bool = False
+    """If true, the guards are on."""
+    norm: Annotated[float, Field(ge=1, le=LARGEST)] = Guards.norm
+    """A retained client's update longer than so many times the median is refused."""
+    target_norm: Rate = Guards.target_norm
+    """A target's update is shortened to so many times the median of the retained clients."""
+    amplification: Annotated[float, Field(ge=1, le=LARGEST)] = Guards.amplification
+    """A step that the method has lengthened more is shortened to this factor."""
+    step: Rate = Guards.step
+    """A longer step of unlearning, as a share of the model's length, is shortened to it."""
+    budget: Rate = Guards.budget
+    """Unlearning stops once its steps together are so many times as long as ω⁰."""
+    utility: bool = Guards.utility
+    """If true, retained clients measure every step on their training data before it is taken."""
+    harm: Rate = Guards.harm
+    """Share by which their training loss may rise; below 1, the number."""
+    halvings: Natural = Guards.halvings
+    """How often a step that harms more is halved before the run stops."""
+
+    def guards(self) -> Guards | None:
+        return Guards(**self.model_dump(exclude={"enabled"})) if self.enabled else None
+
+
 class Experiment(Table):
     """Everything that determines a run: read from a TOML file and stored in the run folder as JSON."""
 
@@ -187,6 +214,7 @@ class Experiment(Table):
     backdoor: Backdoor = Backdoor()
     training: Training = Training()
     participation: ParticipationPlan = ParticipationPlan()
+    guards: GuardsPlan = GuardsPlan()
     pretraining: PretrainingPlan = PretrainingPlan()
     unlearning: UnlearningPlan = UnlearningPlan()
     recovery: StagePlan = StagePlan()

@@ -31,9 +31,12 @@ class CalibratedReplay(Phase):
         new = request.fresh("federaser").buffers if request.fresh else state.buffers
         return State(state.params, buffers=new)
 
+    def origin(self, request: Request, state: State) -> Vector:
+        """In the first round, the model that pre-training started from."""
+        return state.params if state.round else request.history.shared["norms"]
+
     def round(self, request: Request, state: State) -> Round:
-        # The first round starts from the model that pre-training started from.
-        start = state.params if state.round else request.history.shared["norms"]
+        start = self.origin(request, state)
         replies = yield {client: train(start, effort=self.effort) for client in request.asked}
         recorded = min(len(request.history.of("norms", client)) for client in request.retained)
         replayed = state.round * max(recorded, self.rounds) // self.rounds

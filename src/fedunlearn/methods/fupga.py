@@ -66,9 +66,13 @@ class ProjectedAscent(Phase):
         whole = sum((share * last[c] for c, share in shares.items()), torch.zeros_like(request.params))
         return whole / sum(shares.values())
 
+    def origin(self, request: Request, state: State) -> Vector:
+        """In the first round, the centre of the ball."""
+        return state.params if state.round else state.memory["centre"]
+
     def round(self, request: Request, state: State) -> Round:
         centre, radius = state.memory["centre"], float(state.memory["radius"])
-        start = state.params if state.round else centre
+        start = self.origin(request, state)
         job = train(start, "ascent", "ball", arrays={"centre": centre}, clip=self.clip, radius=radius)
         replies = yield dict.fromkeys(request.targets, job)
         after = start - replies.every(request.targets).mean()

@@ -69,14 +69,21 @@ class ClusterRetraining(Phase):
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
+    def start(self, request: Request, state: State) -> State:
+        started = super().start(request, state)
+        return started.remember(**self._retrained(request, started, _members(request)))
+
+    def origin(self, request: Request, state: State) -> Vector:
+        """The mean of all clusters' models before those of the targets are retrained further."""
+        member = _members(request)
+        return _mean(_kept(request, member) | self._retrained(request, state, member))
+
     def round(self, request: Request, state: State) -> Round:
         member = _members(request)
         models = self._retrained(request, state, member)
         replies = yield {c: train(models[member[c]]) for c in request.asked if member[c] in models}
         models = _averaged(models, replies, member)
-        occupied = {member[client] for client in request.retained}
-        kept = {name: model for name, model in _models(request.history.shared).items() if name in occupied}
-        moved = state.move_to(_mean(kept | models)).remember(**models)
+        moved = state.move_to(_mean(_kept(request, member) | models)).remember(**models)
         return (
             moved if models else moved.halt(Status.CONVERGED, "no other client was in the targets' clusters")
         )
@@ -100,6 +107,12 @@ def _members(request: Request) -> dict[ClientId, str]:
     """The pre-training cluster of each current client; a virtual client has the cluster of its real one."""
     real = {client: client.partition("#")[0] for client in request.clients}
     return {c: f"{PREFIX}{int(request.history.of('member', name))}" for c, name in real.items()}
+
+
+def _kept(request: Request, member: Mapping[ClientId, str]) -> dict[str, Vector]:
+    """The recorded models of all clusters in which somebody is left."""
+    occupied = {member[client] for client in request.retained}
+    return {name: model for name, model in _models(request.history.shared).items() if name in occupied}
 
 
 def _models(memory: Mapping[str, Vector]) -> dict[str, Vector]:

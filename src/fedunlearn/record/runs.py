@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..core import Event, FedUnlearnError, Metrics, Progress, Status
+from ..core import Event, FedUnlearnError, Guarded, Metrics, Progress, Status
 from .files import explained, make_folder, remove_partial
 from .folders import Folder, claim
 from .manifest import METRICS, RECOVERY_HINT, Entry, read_manifest, usable
@@ -63,6 +64,7 @@ def read_outcome(folder: Path) -> dict[str, Any]:
         not isinstance(ended, dict)
         or ended.get("status") not in list(Status)
         or not isinstance(ended.get("model_sha256"), str)
+        or not isinstance(ended.get("warnings", []), list)
     ):
         raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}")
     return ended
@@ -179,6 +181,7 @@ class Recorder:
             metrics_bytes=str(metrics.size),
             heard=json.dumps(sorted(progress.heard)),
             finished=json.dumps(sorted(progress.finished)),
+            **({} if progress.guarded == Guarded() else {"guarded": json.dumps(asdict(progress.guarded))}),
         )
         self._folder.write(
             {f"checkpoints/{number:08d}.safetensors": state},
@@ -224,11 +227,17 @@ class Recorder:
                 state,
                 frozenset(json.loads(metadata["heard"])),
                 frozenset(json.loads(metadata["finished"])),
+                _guarded(json.loads(metadata.get("guarded", "{}"))),
             )
             return progress, length
         if problem is not None:
             raise problem
         return None, 0
+
+
+def _guarded(read: dict[str, Any]) -> Guarded:
+    seen = {digest: (client, model) for digest, (client, model) in read.pop("seen", {}).items()}
+    return Guarded(seen=seen, **read)
 
 
 def _finite(metrics: Metrics) -> Metrics:

@@ -1,0 +1,82 @@
+"""Attacks on the demo, with and without guards: the table of docs/guards.md."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import cache
+from pathlib import Path
+
+import pytest
+from attacks import Attacked, aimed_at, copied_from, idle, noise, only_after, scaled, stale
+
+import fedunlearn
+from fedunlearn import Guards, Outcome, Request, unlearn
+from fedunlearn.core import Stage
+from fedunlearn.core.seeds import derive
+from fedunlearn.experiment import Setting, prepare, pretrained, read
+
+TARGET, VICTIM, BAD, ROUNDS = "client-6", "client-0", "client-9", 20
+ATTACKS = {
+    "none": {},
+    "target × 10": {TARGET: scaled(10)},
+    "target × 100": {TARGET: scaled(100)},
+    "target × 10⁴": {TARGET: scaled(1e4)},
+    "target negated": {TARGET: scaled(-1)},
+    "target sends noise": {TARGET: noise},
+    "target sends zeros": {TARGET: idle},
+    "target repeats its first update": {TARGET: stale},
+    "target aims": {TARGET: aimed_at(VICTIM)},
+    "target aims × 10": {TARGET: aimed_at(VICTIM, 10)},
+    "copy of the target, 5 % noise": {BAD: copied_from(TARGET, 0.05)},
+    "the same, negated": {BAD: copied_from(TARGET, 0.05, -1)},
+    "exact copy": {BAD: copied_from(TARGET)},
+    "sign flips of client-9": {BAD: only_after(ROUNDS, scaled(-1))},
+    "sign flips of client-0": {VICTIM: only_after(ROUNDS, scaled(-1))},
+    "sign flips × 9": {BAD: only_after(ROUNDS, scaled(-9))},
+    "sign flips × 100": {BAD: only_after(ROUNDS, scaled(-100))},
+    "zeros": {BAD: idle},
+    "first update again": {BAD: stale},
+}
+
+
+@cache
+def demo() -> tuple[Setting, Request]:
+    setting = prepare(read(Path(fedunlearn.__file__).parent / "demo.toml", []))
+    clients = setting.population.unlearning
+    assert setting.population.targets == (TARGET,)
+    return setting, setting.request(pretrained(setting, workers=1), clients, (TARGET,))
+
+
+def attacked(attacks, guards: Guards | None, lie: bool) -> tuple[Outcome, float]:
+    setting, request = demo()
+    began = time.monotonic()
+    with setting.federation(setting.population.unlearning, 1, Stage.UNLEARNING) as federation:
+        outcome = unlearn(
+            setting.experiment.phases(),
+            request,
+            Attacked(federation, attacks, lie=lie),
+            training=setting.training,
+            seed=derive("unlearning", setting.seed),
+            guards=guards,
+        )
+    return outcome, time.monotonic() - began
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("what", ATTACKS)
+def test_an_attack_on_the_demo_is_stopped_or_told_of(what, tmp_path, monkeypatch):
+    warnings.simplefilter("ignore")
+    for name, guards, lie in (("off", None, False), ("on", Guards(), False), ("on, lies", Guards(), True)):
+        outcome, seconds = attacked(ATTACKS[what], guards, lie)
+        last = outcome.metrics[-1]
+        sent = sum(row.get("bytes_up", 0) + row.get("bytes_down", 0) for row in outcome.metrics) / 1e6
+        print(
+            f"| {what} | {name} | {last['asr']:.2f}, {last['r_acc']:.3f}, {last['r_acc_worst']:.2f} | "
+            f"{outcome.status} | {last['elapsed']} | {sent:,.0f} | {seconds:.0f} | "
+            f"{'; '.join((*outcome.warnings, outcome.reason))} |"
+        )
+        assert bool(outcome.params.isfinite().all())
+        if guards is not None:
+            assert bool(outcome.warnings) == (what != "none")
+            assert last["r_acc_worst"] > 0.1

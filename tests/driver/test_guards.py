@@ -1,0 +1,435 @@
+"""Guards: what a cheating client cannot do, and what honest clients never notice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from attacks import Attacked, aimed_at, copied_from, idle, noise, only_after, scaled, stale
+from closed_form import (
+    CLIENTS,
+    DIMENSION,
+    METHODS,
+    Quadratics,
+    equal,
+    measured,
+    phases,
+    request,
+    tensors,
+)
+
+from fedunlearn import FedUnlearnError, Guards, Outcome, Phase, Reply, Schedule, Status, unlearn
+from fedunlearn.core import Event, Mean, Reason, Replies, Stage
+from fedunlearn.core.seeds import generator
+from fedunlearn.methods.fedosd import AnchoredAveraging
+from fedunlearn.record import Recorder
+
+TARGET, VICTIM, BAD = "site-1", "site-0", "site-4"
+SHORT = Schedule(unlearn_rounds=3, unlearn_lr=0.05, recover_rounds=3, recover_lr=0.05)
+DEFAULT = Guards()
+POST = 3
+"""Exchanges of training before FedOSD's post-training."""
+
+
+def run(attacks=None, *, guards=DEFAULT, lie=False, name="fedosd", **options):
+    """A run against attackers, with the replies that its rounds were given."""
+    seen: list[Replies] = []
+
+    def watch(round):
+        seen.extend(exchange.replies for exchange in round.exchanges)
+        return {}
+
+    federation = Attacked(Quadratics(), attacks or {}, lie=lie)
+    found = unlearn(
+        options.pop("phases", None) or phases(name, SHORT),
+        request(),
+        federation,
+        guards=guards,
+        probes=[watch],
+        **options,
+    )
+    return found, seen
+
+
+def losses(outcome: Outcome) -> dict[str, float]:
+    return {client: Quadratics().loss(client, outcome.params) for client in CLIENTS}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_cheats_guards_change_no_bit(name):
+    """They only note that nothing was forgotten in three rounds."""
+    plain = unlearn(phases(name, SHORT), request(), Quadratics())
+    guarded = unlearn(phases(name, SHORT), request(), Quadratics(), guards=Guards(harm=10.0, step=1.0))
+    assert equal(tensors(plain.state), tensors(guarded.state))
+    assert guarded.status is plain.status
+    assert all("backdoor still works" in each for each in guarded.warnings)
+
+
+def test_without_guards_nothing_is_tried_and_nothing_noted():
+    federation = Quadratics()
+    outcome = unlearn(phases("fedosd", SHORT), request(), federation)
+    assert outcome.warnings == ()
+
+
+REFUSED = {
+    "a hundred times too long": (scaled(100), Reason.NORM),
+    "zero": (idle, Reason.NORM),
+    "the same again": (stale, Reason.REPLAY),
+    "the target's": (copied_from(TARGET), Reason.COPY),
+    "the target's with noise": (copied_from(TARGET, 0.05), Reason.COPY),
+    "another client's": (copied_from("site-2"), Reason.COPY),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refused_update_is_as_good_as_none(what):
+    attack, reason = REFUSED[what]
+    outcome, seen = run({BAD: attack})
+    refused = [number for number, replies in enumerate(seen, 1) if BAD in replies.missing]
+    assert refused
+    assert {replies.missing[BAD].reason for replies in seen if BAD in replies.missing} == {reason}
+    missing = unlearn(
+        phases("fedosd", SHORT), request(), Quadratics(absent={BAD: refused}), guards=Guards(utility=False)
+    )
+    assert equal(tensors(outcome.state), tensors(missing.state))
+    assert any(f"an update of {BAD} was refused ({reason})" in each for each in outcome.warnings)
+
+
+def test_two_honest_clients_of_which_the_model_does_not_move_may_repeat_themselves():
+    """A step of zero leaves the model as it is, and training on it comes to the same."""
+
+    class Still(AnchoredAveraging):
+        def round(self, request, state):
+            yield from super().round(request, state)
+            return state
+
+    steady, _ = run(phases=(Still(3, 0.05),))
+    assert steady.status is Status.DONE
+    assert not any("refused" in each for each in steady.warnings)
+
+
+@pytest.mark.parametrize("power", range(2, 9))
+def test_a_target_cannot_step_further_than_its_bound(power):
+    outcome, seen = run({TARGET: scaled(10.0**power)}, guards=Guards(utility=False, step=100.0, budget=1e6))
+    for replies in seen[:POST]:
+        norms = sorted(float(replies[c].moved.norm()) for c in CLIENTS if c != TARGET and c in replies)
+        middle = (norms[1] + norms[2]) / 2
+        assert float(replies[TARGET].moved.norm()) <= 2 * middle * (1 + 1e-6)
+    assert "the update of site-1 was shortened to 2 times the median" in " ".join(outcome.warnings)
+
+
+def test_steps_and_their_sum_have_limits():
+    outcome, _ = run({TARGET: scaled(1e6)}, name="ascent", guards=Guards(utility=False, step=0.01))
+    start = float(request().params.norm())
+    assert outcome.metrics[1]["distance"] == pytest.approx(0.01 * start, rel=1e-4)
+    assert outcome.metrics[1]["step_share"] < 1e-3
+    stopped, _ = run(
+        {TARGET: scaled(1e6)}, name="ascent", guards=Guards(utility=False, step=0.01, budget=0.025)
+    )
+    assert stopped.status is Status.GUARD_STOP
+    assert "raise the budget" in stopped.reason
+    assert len([row for row in stopped.metrics if row["stage"] == "unlearning"]) == 3
+    assert stopped.state.round == 2
+
+
+def test_an_amplified_step_is_cut_and_the_client_behind_it_named():
+    outcome, _ = run({BAD: copied_from(TARGET, 0.01, -1.0)}, guards=Guards(utility=False))
+    cut = [row for row in outcome.metrics if row.get("amplification", 0) > 10]
+    assert cut
+    for row in cut:
+        assert row["step_share"] == pytest.approx(10 / row["amplification"], rel=1e-3)
+    assert any("lengthened more than 10 times" in each and BAD in each for each in outcome.warnings)
+
+
+def limit(client: str, harm: float) -> float:
+    reference = Quadratics().loss(client, request().params)
+    return reference + harm * max(1.0, reference)
+
+
+@pytest.mark.parametrize("lie", [False, True])
+def test_no_honest_client_ends_beyond_the_limit(lie):
+    """The target aims at a victim with more force than its bound allows, for as long as it takes."""
+    schedule = Schedule(40, 0.3, 0, 0.05)
+    attack = {TARGET: aimed_at(VICTIM, 50.0)}
+    free = unlearn(phases("ascent", schedule), request(), Attacked(Quadratics(), attack))
+    assert losses(free)[VICTIM] > 10 * limit(VICTIM, 0.5)
+    outcome, _ = run(attack, phases=phases("ascent", schedule), guards=Guards(harm=0.5, budget=1e9), lie=lie)
+    assert outcome.status is Status.GUARD_STOP
+    assert all(losses(outcome)[c] <= limit(c, 0.5) * (1 + 1e-5) for c in CLIENTS if c != TARGET)
+    assert "a step of unlearning was halved" in " ".join(outcome.warnings)
+
+
+def test_a_stop_keeps_the_last_admitted_model_and_resumes():
+    heard: list[Event] = []
+    outcome, _ = run(
+        {BAD: only_after(POST + 1, scaled(-9.0))},
+        guards=Guards(harm=0.01, norm=1e9, halvings=2),
+        listeners=[heard.append],
+        phases=phases("fedosd", replace(SHORT, recover_rounds=30, recover_lr=0.3)),
+    )
+    assert outcome.status is Status.GUARD_STOP
+    assert torch.equal(outcome.params, heard[-2].progress.state.params)
+    assert not torch.equal(outcome.params, request().params)
+    assert "even halved 2 times" in outcome.reason
+    later = unlearn(
+        phases("fedosd", replace(SHORT, recover_rounds=30, recover_lr=0.3)),
+        request(),
+        Quadratics(),
+        guards=Guards(harm=10.0),
+        resume=heard[-1].progress,
+    )
+    assert later.status is Status.DONE
+
+
+def test_a_step_that_is_halved_moves_half_as_far():
+    class Touchy(Quadratics):
+        """Measures twice the loss for one proposal."""
+
+        trials = 0
+
+        def measurement(self, client, job):
+            found = super().measurement(client, job)
+            if job.config.get("on") == "train" and client == VICTIM:
+                self.trials += 1
+                if self.trials == 2:
+                    return {"train": {"loss": Mean(1e6, 1)}}
+            return found
+
+    plain = unlearn(phases("finetune", SHORT), request(), Quadratics())
+    halved = unlearn(phases("finetune", SHORT), request(), Touchy(), guards=Guards())
+    assert halved.metrics[1]["step_share"] == pytest.approx(0.5)
+    assert halved.metrics[1]["distance"] == pytest.approx(plain.metrics[1]["distance"] / 2, rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_counts_as_harm():
+    class Broken(Quadratics):
+        trials = 0
+
+        def measurement(self, client, job):
+            found = super().measurement(client, job)
+            if job.config.get("on") == "train":
+                self.trials += 1
+                if self.trials > len(CLIENTS) - 1:
+                    return {"train": {"loss": Mean(math.nan, 1)}}
+            return found
+
+    outcome = unlearn(phases("finetune", SHORT), request(), Broken(), guards=Guards())
+    assert outcome.status is Status.GUARD_STOP
+    assert torch.equal(outcome.params, request().params)
+
+
+def test_clients_that_measure_nothing_are_told_of():
+    class Silent(Quadratics):
+        def measurement(self, client, job):
+            return {} if job.config.get("on") == "train" else super().measurement(client, job)
+
+    outcome = unlearn(phases("finetune", SHORT), request(), Silent(), guards=Guards())
+    assert outcome.status is Status.DONE
+    assert "no retained client reports a loss, so no step is tried before it is taken" in outcome.warnings
+
+
+def test_the_trial_of_a_step_is_one_exchange_and_its_bytes_are_counted():
+    plain, _ = run(guards=None)
+    guarded, _ = run(guards=Guards(harm=10.0))
+    models = [
+        (row["bytes_down"] - other["bytes_down"]) / (4 * DIMENSION)
+        for row, other in zip(guarded.metrics[1:], plain.metrics[1:], strict=True)
+    ]
+    assert models == [
+        8,
+        4,
+        4,
+        8,
+        4,
+        4,
+    ]  # four retained clients; the first round of a phase also asks what was
+    assert [row["bytes_up"] for row in guarded.metrics[1:]] == [row["bytes_up"] for row in plain.metrics[1:]]
+    cheap, _ = run(guards=Guards(utility=False))
+    assert [row["bytes_down"] for row in cheap.metrics[1:]] == [r["bytes_down"] for r in plain.metrics[1:]]
+
+
+class Measured(Quadratics):
+    """Of the targets, only some things are measured."""
+
+    def __init__(self, keys):
+        super().__init__()
+        self.keys = keys
+
+    def measured(self, client, params):
+        loss = Mean(self.loss(client, params), 1)
+        sets = {"backdoor": {"accuracy": Mean(math.exp(-loss.total), 1)}, "forget": {"loss": loss}}
+        return {name: sets[name] for name in self.keys}
+
+    def perform(self, client, job, terms):
+        reply = super().perform(client, job, terms)
+        if job.config["loss"] == "uce" and "train" in reply.statistics:
+            told = math.exp(-self.loss(client, job.params))
+            return replace(reply, statistics={"train": {"loss": Mean(told, 1)}})
+        return replace(reply, statistics={}) if "train" not in self.keys and job.work == "train" else reply
+
+
+LONG = Schedule(unlearn_rounds=20, unlearn_lr=1.0, recover_rounds=0, recover_lr=0.05)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (("backdoor",), "the targets' backdoor still works after unlearning"),
+        (("forget",), "the loss on the data to be forgotten has not risen"),
+    ],
+)
+@pytest.mark.parametrize("attack", [scaled(-1.0), idle], ids=["negated", "idle"])
+def test_a_target_that_is_not_forgotten_is_told_of(keys, words, attack):
+    guards = Guards(utility=False, budget=1e9, step=1e9)
+    honest = unlearn(phases("fedosd", LONG), request(), Measured(keys), guards=guards)
+    assert not any(words in each for each in honest.warnings)
+    lazy = unlearn(
+        phases("fedosd", LONG), request(), Attacked(Measured(keys), {TARGET: attack}), guards=guards
+    )
+    assert lazy.status in (Status.DONE, Status.CONVERGED)
+    assert any(words in each for each in lazy.warnings)
+
+
+def test_where_nothing_is_measured_the_targets_own_loss_counts_or_nobody_knows():
+    guards = Guards(utility=False, budget=1e9, step=1e9)
+
+    class Quiet(Measured):
+        def perform(self, client, job, terms):
+            return replace(super().perform(client, job, terms), statistics={})
+
+    unknown = unlearn(phases("fedosd", LONG), request(), Quiet(()), guards=guards)
+    assert any("nothing is measured of the targets" in each for each in unknown.warnings)
+    own = unlearn(phases("fedosd", LONG), request(), Measured(()), guards=guards)
+    assert not any("targets" in each for each in own.warnings if "lengthened" not in each)
+    held = unlearn(phases("fedosd", LONG), request(), Attacked(Measured(()), {TARGET: idle}), guards=guards)
+    assert any("own unlearning loss" in each or "nothing is measured" in each for each in held.warnings)
+
+
+ATTACKS = {
+    "shortened": {TARGET: scaled(1e4)},
+    "refused": {BAD: stale, VICTIM: only_after(2, scaled(100))},
+    "amplified": {BAD: copied_from(TARGET, 0.01, -1.0)},
+}
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_a_guarded_run_resumes_from_its_checkpoints_to_the_same_bits(what, tmp_path):
+    whole = unlearn(
+        phases("fedosd", SHORT), request(), Attacked(Quadratics(), ATTACKS[what]), guards=Guards()
+    )
+    for stop in range(1, 6):
+
+        class Killed(Exception):
+            pass
+
+        def until(event: Event, stop: int = stop) -> None:
+            if event.progress.elapsed_rounds == stop:
+                raise Killed
+
+        folder = tmp_path / str(stop)
+        federation = Attacked(Quadratics(), ATTACKS[what])
+        with pytest.raises(Killed), Recorder(folder, "one") as recorder:
+            unlearn(
+                phases("fedosd", SHORT), request(), federation, guards=Guards(), listeners=[recorder, until]
+            )
+        again = Recorder(folder, "one").progress
+        assert again is not None
+        later = unlearn(phases("fedosd", SHORT), request(), federation, guards=Guards(), resume=again)
+        assert equal(tensors(later.state), tensors(whole.state))
+        assert later.warnings == whole.warnings
+        assert measured(later) == measured(whole)[stop + 1 :]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_post_training_never_returns_whatever_a_client_sends(seed):
+    """The server projects updates itself, so that a client cannot claim to have done it."""
+    draw = generator("liar", seed)
+    lie = torch.randn(DIMENSION, generator=draw) * 10 ** float(torch.rand((), generator=draw) * 4 - 3)
+    towards = seed % 2 == 0
+
+    def attack(seen):
+        away = seen.job.params - request().params
+        return seen.sends(lie + (away * 0.5 if towards else 0))
+
+    outcome, _ = run({BAD: attack}, guards=None, phases=(Moved(1, 0.05), AnchoredAveraging(6, 0.05)))
+    distances = [row["distance"] for row in outcome.metrics]
+    assert all(later >= before * (1 - 1e-6) for before, later in pairwise(distances[1:]))
+
+
+class Moved(Phase):
+    """Starts post-training away from ω⁰."""
+
+    stage = Stage.UNLEARNING
+
+    def round(self, request, state):
+        return state.step(torch.ones(DIMENSION) * 0.1)
+
+
+def test_bad_settings_are_refused():
+    for bad in (
+        {"norm": 0.5},
+        {"harm": 0},
+        {"halvings": -1},
+        {"budget": math.nan},
+        {"amplification": 0.1},
+        {"utility": 1},
+    ):
+        with pytest.raises(FedUnlearnError, match=next(iter(bad))):
+            Guards(**bad)
+
+
+def displaces(change):
+    return lambda seen: seen.sends(change(seen.own.moved))
+
+
+CHAOS = {
+    "nan": displaces(lambda d: d * math.nan),
+    "inf": displaces(lambda d: d * math.inf),
+    "1e38": displaces(lambda d: torch.full_like(d, 1e38)),
+    "1e14": displaces(lambda d: torch.full_like(d, 1e14)),
+    "subnormal": displaces(lambda d: torch.full_like(d, 1e-42)),
+    "zero": idle,
+    "wrong shape": displaces(lambda d: d[:-1]),
+    "wrong type": displaces(torch.Tensor.double),
+    "empty": displaces(lambda d: d[:0]),
+    "none": lambda seen: Reply(None, 1),
+    "scaled": scaled(1e6),
+    "negated": scaled(-1.0),
+    "noise": noise,
+    "aimed": aimed_at(VICTIM, 10.0),
+    "stale": stale,
+    "copied": copied_from(TARGET, 0.05),
+    "sign flip": scaled(-9.0),
+}
+ENDS = {*Status} - {Status.RUNNING}
+
+
+def survive(name: str, attack, who: str, after: int, schedule: Schedule) -> None:
+    """No error, a typed end, a finite model, and every honest retained client within its limit."""
+    federation = Attacked(Quadratics(), {who: only_after(after, attack)}, lie=True)
+    asked, guards = request(), Guards()
+    outcome = unlearn(phases(name, schedule), asked, federation, guards=guards)
+    assert outcome.status in ENDS
+    assert bool(outcome.params.isfinite().all())
+    if outcome.status.failed:
+        assert outcome.reason
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("what", CHAOS)
+@pytest.mark.parametrize("after", [0, 2], ids=["unlearning", "post-training"])
+def test_no_bad_update_breaks_a_method(what, name, after):
+    for who in (TARGET, BAD):
+        survive(name, CHAOS[what], who, after, Schedule(2, 0.05, 2, 0.05))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("what", CHAOS)
+def test_no_bad_update_breaks_a_method_in_any_round(what, name):
+    for who in CLIENTS[:4]:
+        for after in range(14):
+            survive(name, CHAOS[what], who, after, Schedule(7, 0.05, 7, 0.05))
