@@ -1,0 +1,1 @@
+"""Erasure requests, from the desk to the certificate."""

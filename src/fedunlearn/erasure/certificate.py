@@ -1,0 +1,145 @@
+"""The erasure certificate: an in-toto Statement v1 in a DSSE envelope, signed with the controller's key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..attestation import KIND, Claim, Claimed, EndState, Grade, Predicate, Statement, claim_of, parsed
+from ..authority import KeySource, Refusal, Refused, key_id, opened, sign
+from ..core import FedUnlearnError
+from ..record import model_hash, read_state
+
+__all__ = [
+    "Claim",
+    "Claimed",
+    "EndState",
+    "Grade",
+    "Predicate",
+    "Verified",
+    "claim_of",
+    "file_sha256",
+    "issue",
+    "verify",
+]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A certificate that has passed every check that was asked for."""
+
+    predicate: Predicate
+    key_id: str
+    checked: tuple[str, ...]
+    """What was checked, in sentences."""
+    unchecked: tuple[str, ...]
+    """What was not, and how to."""
+
+
+def issue(predicate: Predicate, key: KeySource) -> str:
+    """Signs a certificate with the controller's private key; its subject is the model after."""
+    statement = Statement.about(predicate)
+    return sign(KIND, statement.model_dump(mode="json", by_alias=True, exclude_none=True), key)
+
+
+def verify(
+    document: str,
+    public_key: KeySource,
+    *,
+    model: Path | None = None,
+    ledger: Path | None = None,
+) -> Verified:
+    """Checks signature and fields and, where given, the file of the model after and the ledger.
+
+    Raises ``FedUnlearnError`` with one sentence at the first check that fails.
+    """
+    payload = opened(document, KIND, public_key)
+    try:
+        predicate = parsed(payload).predicate
+    except FedUnlearnError as error:
+        raise Refused(Refusal.BAD_FIELDS, str(error)) from None
+    signer = key_id(public_key)
+    checked = [
+        f"The signature is by the key {signer}, and the document is unchanged.",
+        "The fields are complete, and the claim follows from them.",
+    ]
+    unchecked = []
+    if model is None:
+        unchecked.append("Whether your model is the certified one: pass its file with --model.")
+    else:
+        checked.append(_check_model(model, predicate))
+    if ledger is None:
+        unchecked.append("Whether the ledger has the events behind the certificate: pass it with --ledger.")
+    else:
+        checked.append(_check_ledger(ledger, predicate))
+    return Verified(predicate, signer, tuple(checked), tuple(unchecked))
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of the bytes of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _check_model(path: Path, predicate: Predicate) -> str:
+    found, certified = file_sha256(path), predicate.model_after
+    if found != certified.file_sha256:
+        raise Refused(
+            Refusal.OTHER_MODEL,
+            f"{path} is not the certified model: the SHA-256 of the file is {found}, and the certificate "
+            f"names {certified.file_sha256}",
+        )
+    state, _ = read_state(path)
+    if model_hash(state) != certified.sha256:
+        raise Refused(
+            Refusal.OTHER_MODEL,
+            f"{path} is the certified file, but the SHA-256 of its tensors is {model_hash(state)}, and the "
+            f"certificate names {certified.sha256}: ask the controller for a corrected certificate",
+        )
+    return f"{path} is the model after: the SHA-256 of the file and that of its tensors match."
+
+
+def _check_ledger(path: Path, predicate: Predicate) -> str:
+    lines, stated = _ledger_lines(path), predicate.ledger
+    if len(lines) < stated.length:
+        raise FedUnlearnError(
+            f"{path} has {len(lines)} events, and the certificate rests on {stated.length}: the end of the "
+            "ledger is missing"
+        )
+    if hashlib.sha256(lines[stated.length - 1]).hexdigest() != stated.head:
+        raise FedUnlearnError(
+            f"{path} is not the ledger of the certificate: event {stated.length} has another hash than the "
+            "certificate names"
+        )
+    if not any(json.loads(line)["request"] == predicate.request.id for line in lines[: stated.length]):
+        raise FedUnlearnError(f"{path} has no event of the request {predicate.request.id}")
+    return f"{path} is unbroken, and its first {stated.length} events are those of the certificate."
+
+
+def _ledger_lines(path: Path) -> list[bytes]:
+    """The lines of a ledger whose chain of hashes is unbroken."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+    *lines, rest = content.split(b"\n")
+    if rest or not lines:
+        raise FedUnlearnError(f"{path} is not a complete ledger: its last line is cut off or missing")
+    previous = "0" * 64
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+            fine = canonical == line and entry["number"] == number and entry["previous"] == previous
+            fine = fine and isinstance(entry["request"], str)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            fine = False
+        if not fine:
+            raise FedUnlearnError(f"{path} is broken at line {number}: an event was edited, removed or moved")
+        previous = hashlib.sha256(line).hexdigest()
+    return lines
