@@ -125,6 +125,14 @@ def key_id(public_key: KeySource) -> str:
     return _key_id(_public_key(public_key))
 
 
+def public_part(private_key: KeySource) -> bytes:
+    """The public key of a private one, in PEM form: what others verify its documents with."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    public = _private_key(private_key).public_key()
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
 @dataclass(frozen=True)
 class ErasureRequest:
     """A client's request to be forgotten; times are in seconds since 1970."""
