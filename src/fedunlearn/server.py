@@ -111,8 +111,8 @@ def forget(
     been forgotten take no part in it. A request that fails raises ``ForgettingFailed`` and leaves the module
     as it is.
 
-    ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it. Or it
-    is what such a file holds. ``cipher`` encrypts the models that the folder keeps.
+    ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it; or
+    it is what such a file holds. ``cipher`` encrypts the models that the folder keeps.
     ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
     measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
     ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the

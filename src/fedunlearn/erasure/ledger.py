@@ -16,10 +16,12 @@ from typing import Any
 from ..authority import KeySource, Refused, opened, public_part, sign
 from ..core import FedUnlearnError
 from ..record import locked, write
+from ..record.files import explained
 
 GENESIS = "0" * 64
 HEAD = "application/vnd.fedunlearn.ledger-head.v1+json"
 LARGEST_LINE = 1 << 14
+ATTEMPTS = 50
 
 
 def _code(value: Any) -> bool:
@@ -95,7 +97,11 @@ class Entry:
 
 
 class Ledger:
-    """A file to which entries are appended; its head is signed beside it after each of them."""
+    """A file to which entries are appended; a signed head beside it says how it must end.
+
+    The head announces an entry before it is appended and confirms it afterwards. So a kill in between is
+    told from an entry that somebody removed or added.
+    """
 
     def __init__(self, path: Path, key: KeySource, clock: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -107,96 +113,107 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries; a damaged or shortened ledger is refused."""
-        self._catch_up()
+        """All entries; a damaged, shortened or extended ledger is refused."""
+        for left in reversed(range(ATTEMPTS)):
+            before = self._head_bytes()
+            try:
+                self._read_on()
+                self._require_head(before)
+            except FedUnlearnError:
+                # Somebody may be appending just now.
+                if not left or self._head_bytes() == before:
+                    raise
+            else:
+                break
         return self._entries
 
     def of(self, request: str) -> tuple[Entry, ...]:
         """The entries about a request."""
         return tuple(entry for entry in self.entries if entry.request == request)
 
-    def append(self, request: str, event: str, **fields: Any) -> Entry:
-        """Appends an entry durably; nothing is done before it is written."""
-        _check_fields(event, fields)
-        with locked(self.path.with_name("ledger.lock"), wait=True):
-            self._catch_up(mend=True)
-            last = self._entries[-1] if self._entries else None
-            body = {
-                "number": 1 + (last.number if last else 0),
-                "time": int(self._clock()),
-                "request": request,
-                "event": event,
-                "fields": fields,
-                "previous": last.sha256 if last else GENESIS,
-            }
-            line = _canonical(body)
-            with self.path.open("ab") as file:
-                file.write(line + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            self._catch_up()
-            self._sign_head()
-        return self._entries[-1]
-
     @property
     def head(self) -> tuple[str, int]:
         """Digest of the last entry, and the number of entries."""
         entries = self.entries
-        return (entries[-1].sha256, len(entries)) if entries else (GENESIS, 0)
+        return head_at(entries, len(entries)), len(entries)
 
-    def _catch_up(self, *, mend: bool = False) -> None:
-        """Reads what has been appended since; whoever holds the lock removes a line that a kill cut off."""
+    def append(self, request: str, event: str, **fields: Any) -> Entry:
+        """Appends an entry durably; nothing is done before it is written."""
+        _check_fields(event, fields)
+        with locked(self.path.with_name("ledger.lock"), wait=True):
+            self._remove_torn_line()
+            previous, length = self.head
+            line = _canonical(
+                {
+                    "number": length + 1,
+                    "time": int(self._clock()),
+                    "request": request,
+                    "event": event,
+                    "fields": fields,
+                    "previous": previous,
+                }
+            )
+            self._sign_head(previous, length, announced=hashlib.sha256(line).hexdigest())
+            with explained(self.path), self.path.open("ab") as file:
+                file.write(line + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._read_on()
+            self._sign_head(self._entries[-1].sha256, length + 1)
+        return self._entries[-1]
+
+    def _remove_torn_line(self) -> None:
+        """What a kill left of a line; call it only while holding the lock."""
+        if self.path.exists():
+            content = self.path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                with explained(self.path):
+                    os.truncate(self.path, whole)
+
+    def _read_on(self) -> None:
+        """Reads the entries that were appended since the last look."""
         if not self.path.exists():
-            if self._head_file.exists():
-                raise FedUnlearnError(f"{self.path} is missing: restore it from a copy")
-            if mend:
-                write(self.path, b"")
-            return
-        with self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < self._size:
-                raise FedUnlearnError(f"{self.path} was shortened: restore it from a copy")
-            file.seek(self._size)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        if mend and len(whole) < len(new):
-            os.truncate(self.path, self._size + len(whole))
-        if whole or not self._size:
-            self._entries = (*self._entries, *_parsed(self.path, whole, self._entries[-1:]))
-            self._size += len(whole)
-            self._check_head(mend)
+            content = b""
+        else:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._size:
+                    raise FedUnlearnError(f"{self.path} was shortened: restore it from a copy")
+                file.seek(self._size)
+                content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._entries = (*self._entries, *_parsed(self.path, whole, self._entries[-1:]))
+        self._size += len(whole)
 
     @property
     def _head_file(self) -> Path:
         return self.path.with_name("ledger.head.json")
 
-    def _sign_head(self) -> None:
-        last = self._entries[-1]
-        head = sign(HEAD, {"head": last.sha256, "length": last.number}, self._key)
-        write(self._head_file, head.encode())
+    def _head_bytes(self) -> bytes:
+        return self._head_file.read_bytes() if self._head_file.exists() else b""
 
-    def _check_head(self, mend: bool) -> None:
-        """The signed head must be that of the chain, or of all but the last entry, if a kill came between."""
-        problem = f"{self.path} and its signed head {self._head_file.name} do not match: restore both"
-        if not self._head_file.exists():
-            if len(self._entries) > 1:
+    def _sign_head(self, head: str, length: int, announced: str = "") -> None:
+        signed = sign(HEAD, {"head": head, "length": length, "announced": announced}, self._key)
+        write(self._head_file, signed.encode())
+
+    def _require_head(self, content: bytes) -> None:
+        """The entries must end at the signed head, or with the one entry that it announces."""
+        found = len(self._entries)
+        if not content:
+            if found:
                 raise FedUnlearnError(f"{self._head_file} is missing: restore it from a copy")
-            if mend and self._entries:
-                self._sign_head()
             return
         try:
-            signed = opened(self._head_file.read_text(), HEAD, self._public)
+            signed = opened(content.decode(), HEAD, self._public)
         except (Refused, UnicodeDecodeError) as error:
             raise FedUnlearnError(f"{self._head_file} is damaged ({error}): restore it from a copy") from None
-        length, found = signed.get("length"), len(self._entries)
-        if length not in (found, found - 1) or head_at(self._entries, int(length)) != signed.get("head"):
-            # A reader without the lock may see an older head than its entries.
-            if not mend and type(length) is int and 0 < length < found:
-                if head_at(self._entries, length) == signed.get("head"):
-                    return
-            raise FedUnlearnError(problem)
-        if mend and length == found - 1:
-            self._sign_head()
+        length, head, announced = signed["length"], signed["head"], signed["announced"]
+        ends = found >= length and head_at(self._entries, length) == head
+        if not ends or [entry.sha256 for entry in self._entries[length:]] not in ([], [announced]):
+            raise FedUnlearnError(
+                f"{self.path} does not end as its signed head {self._head_file.name} says: entries were "
+                "removed or added; restore both from a copy"
+            )
 
 
 def read(path: Path) -> tuple[Entry, ...]:
@@ -212,7 +229,8 @@ def head_at(entries: tuple[Entry, ...], length: int) -> str:
     """The digest of the entry at which the ledger had this length."""
     if not 0 <= length <= len(entries):
         raise FedUnlearnError(
-            f"the ledger has {len(entries)} entries, and {length} are named: it is shorter, or of another desk"
+            f"the ledger has {len(entries)} entries, and {length} are named: it was shortened, or it is "
+            "that of another desk"
         )
     return entries[length - 1].sha256 if length else GENESIS
 
