@@ -58,9 +58,16 @@ def chained(events: list[dict[str, Any]]) -> bytes:
 
 
 def events(count: int = 12) -> list[dict[str, Any]]:
+    """The events of a request in which unlearning was tried several times."""
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("received", {"subject": "5f1c" * 8, "scope": "client", "deadline": RECEIVED + 30 * DAY}),
+        ("authenticated", {"signer": "ab" * 16}),
+        ("admitted", {"method": "fedosd", "retained": 9, "model": "0b" * 32}),
+    ]
+    kinds += [("unlearning", {"attempt": number}) for number in range(1, count - 2)]
     return [
-        {"time": RECEIVED + 60 * number, "request": REQUEST, "event": "state", "state": f"S{number}"}
-        for number in range(count)
+        {"time": RECEIVED + 60 * number, "request": REQUEST, "event": event, "fields": fields}
+        for number, (event, fields) in enumerate(kinds)
     ]
 
 

@@ -22,7 +22,6 @@ from .words import (
     EndState,
     Grade,
     GuardEvent,
-    LegalBasis,
     Measure,
     NotTested,
     Purpose,
@@ -68,7 +67,8 @@ class RequestFacts(Section):
     pseudonym: Pseudonym
     """A keyed hash of the client's name; only the controller can tell who it is."""
     scope: Scope
-    legal_basis: LegalBasis
+    legal_basis: Identifier
+    """A code, such as those of ``LegalBasis``."""
     received: Time
     closed: Time
     deadline: Time

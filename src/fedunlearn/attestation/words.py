@@ -108,11 +108,11 @@ class Claim(StrEnum):
 class EndState(Worded):
     """How the run of a request ended."""
 
-    CERTIFIED = "CERTIFIED", "the procedure ran to its end"
-    PARTIAL = "PARTIAL", "a participant left before the end"
-    GUARD_STOP = "GUARD_STOP", "a guard stopped the run"
-    NO_DIRECTION = "NO_DIRECTION", "no step forgets the data and spares the retained clients"
-    ESCALATED = "ESCALATED", "the request was passed to a person"
+    CERTIFIED = "certified", "the procedure ran to its end"
+    PARTIAL = "partial", "a participant left before the end"
+    GUARD_STOP = "guard_stop", "a guard stopped the run"
+    NO_DIRECTION = "no_direction", "no step forgets the data and spares the retained clients"
+    ESCALATED = "escalated", "the request was passed to a person"
 
 
 class Grade(Worded):
@@ -132,8 +132,9 @@ class Scope(Worded):
 
 
 class LegalBasis(Worded):
-    """Why the controller erases."""
+    """Why the controller erases; a certificate may state another code."""
 
+    GDPR_17_1 = "gdpr-17-1", "GDPR Art. 17(1): right to erasure"
     GDPR_17_1_A = "gdpr-17-1-a", "GDPR Art. 17(1)(a): the data are no longer necessary"
     GDPR_17_1_B = "gdpr-17-1-b", "GDPR Art. 17(1)(b): consent was withdrawn"
     GDPR_17_1_C = "gdpr-17-1-c", "GDPR Art. 17(1)(c): the person objects to the processing"

@@ -1,1 +1,1 @@
-"""Erasure requests, from the desk to the certificate."""
+"""An erasure request, from the desk to the certificate."""

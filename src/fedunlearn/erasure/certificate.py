@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ..attestation import KIND, Claim, Claimed, EndState, Grade, Predicate, Stat
 from ..authority import KeySource, Refusal, Refused, key_id, opened, sign
 from ..core import FedUnlearnError
 from ..record import model_hash, read_state
+from .ledger import head_at, read
 
 __all__ = [
     "Claim",
@@ -105,41 +105,14 @@ def _check_model(path: Path, predicate: Predicate) -> str:
 
 
 def _check_ledger(path: Path, predicate: Predicate) -> str:
-    lines, stated = _ledger_lines(path), predicate.ledger
-    if len(lines) < stated.length:
+    entries, stated = read(path), predicate.ledger
+    if not path.read_bytes().endswith(b"\n"):
+        raise FedUnlearnError(f"{path} ends within an entry: copy the ledger again")
+    if head_at(entries, stated.length) != stated.head:
         raise FedUnlearnError(
-            f"{path} has {len(lines)} events, and the certificate rests on {stated.length}: the end of the "
-            "ledger is missing"
-        )
-    if hashlib.sha256(lines[stated.length - 1]).hexdigest() != stated.head:
-        raise FedUnlearnError(
-            f"{path} is not the ledger of the certificate: event {stated.length} has another hash than the "
+            f"{path} is not the ledger of the certificate: entry {stated.length} has another SHA-256 than the "
             "certificate names"
         )
-    if not any(json.loads(line)["request"] == predicate.request.id for line in lines[: stated.length]):
-        raise FedUnlearnError(f"{path} has no event of the request {predicate.request.id}")
-    return f"{path} is unbroken, and its first {stated.length} events are those of the certificate."
-
-
-def _ledger_lines(path: Path) -> list[bytes]:
-    """The lines of a ledger whose chain of hashes is unbroken."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
-    *lines, rest = content.split(b"\n")
-    if rest or not lines:
-        raise FedUnlearnError(f"{path} is not a complete ledger: its last line is cut off or missing")
-    previous = "0" * 64
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-            fine = canonical == line and entry["number"] == number and entry["previous"] == previous
-            fine = fine and isinstance(entry["request"], str)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            fine = False
-        if not fine:
-            raise FedUnlearnError(f"{path} is broken at line {number}: an event was edited, removed or moved")
-        previous = hashlib.sha256(line).hexdigest()
-    return lines
+    if not any(entry.request == predicate.request.id for entry in entries[: stated.length]):
+        raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}")
+    return f"{path} is unbroken, and its first {stated.length} entries are those of the certificate."
