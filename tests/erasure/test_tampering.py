@@ -304,7 +304,7 @@ def tampered(folder: Path, count: int) -> tuple[Counter[str], list[str]]:
         tamper = TAMPERINGS[number % len(TAMPERINGS)]
         generator = random.Random(f"{tamper.__name__} {number}")
         changed = tamper(generator, handed, own if number // len(TAMPERINGS) % 2 else other)
-        if changed == handed:  # ``lower`` of a signature that is
+        if changed == handed:  # the key id of another certificate of the same controller
             continue
         tried[tamper.__name__] += 1
         if verifies(folder, changed):

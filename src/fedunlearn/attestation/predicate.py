@@ -45,7 +45,7 @@ Platform = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Page = Annotated[str, Field(pattern=r"^[a-z0-9/-]{1,64}\.md(#[a-z0-9-]{1,64})?$")]
 Sentence = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,400}$")]
-Time = Annotated[int, Field(ge=0, lt=1 << 40)]
+Time = Annotated[int, Field(ge=0, lt=253_402_300_800)]  # the year 10000
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Length = Annotated[float, Field(ge=0)]
 Option = bool | int | float | Code

@@ -340,7 +340,7 @@ class Artefact(Worded):
     KEY = "request-key", "the key that encrypted the files of the request"
     MODEL_AFTER = "model-after", "the model after"
     REQUEST = "request", "the signed request"
-    NONCE = "nonce", "the number that the request used up"
+    NONCE = "nonce", "the one-time number of the request"
     CERTIFICATE = "certificate", "this certificate"
     LEDGER = "ledger", "the ledger"
     EVIDENCE = "evidence", "the results of the audit"
