@@ -74,6 +74,16 @@ def pretrain(
     return replace(request.starting_from(outcome.state), history=recorded)
 
 
+def fresh_model(
+    model: nn.Module, build: Callable[[], nn.Module] | None, seed: int, purpose: str
+) -> State:
+    """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive("model", seed, purpose))
+        module = build() if build is not None else _reset(model)
+    return State(vectors.flatten(module), buffers=vectors.buffers(module))
+
+
 class ForgettingFailed(FedUnlearnError):
     """A request that could not be completed; the model is as it was, and the same call tries again."""
 
@@ -100,6 +110,7 @@ def forget(
     evaluate_every: int | None = None,
     gone: bool = False,
     guards: Guards | None = Guards(),
+    without: Iterable[ClientId] = (),
     cipher: record.Cipher | None = None,
     listeners: Sequence[Listener] = (),
     **options: Any,
@@ -112,7 +123,8 @@ def forget(
     as it is.
 
     ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it; or
-    it is what such a file holds. ``cipher`` encrypts the models that the folder keeps.
+    it is what such a file holds. ``without`` names clients that take no part, such as those that another
+    folder has forgotten. ``cipher`` encrypts the models that the folder keeps.
     ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
     measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
     ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
@@ -145,7 +157,8 @@ def forget(
         listeners=listeners,
         cipher=cipher,
     )
-    server.forgotten = tuple(client for request in answered[:place] for client in request["targets"])
+    earlier = (client for request in answered[:place] for client in request["targets"])
+    server.forgotten = (*without, *earlier)
     server._steps = place
     if history is not None:
         server.history = history if isinstance(history, History) else _recorded(Path(history))
@@ -570,11 +583,7 @@ class Server:
         return simulate(self._module, data, task=self._task, workers=self._workers)
 
     def _fresh(self, purpose: str) -> State:
-        """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive("model", self._seed, purpose))
-            module = self._build() if self._build is not None else _reset(self._module)
-        return State(vectors.flatten(module), buffers=vectors.buffers(module))
+        return fresh_model(self._module, self._build, self._seed, purpose)
 
     def _erase_rows(self, clients: Sequence[ClientId]) -> None:
         """Removes what earlier steps recorded about forgotten clients from their checkpoints."""
