@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ..core import (
     ClientId,
@@ -63,20 +62,13 @@ def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
 
 
 def made_up(client: ClientId, job: Job, *names: object) -> Reply:
-    """A reply of the right shape to any job; the names decide its numbers."""
+    """A reply of the right shape to any job; the names decide the numbers of an update."""
     if job.work == "measure":
         return Reply(None, 1, {str(job.config.get("on", "test")): {"loss": Mean(1.0, 1)}})
-    random = generator("rehearsal", client, *names)
     if job.work != "train":
-        arrays = {name: _positive(shape, random).to(job.params) for name, shape in job.expects.items()}
+        # As second moments, those of one input that all clients share: there is room beside it.
+        arrays = {name: job.params.new_ones(shape) for name, shape in job.expects.items()}
         return Reply(None, 1, arrays=arrays)
+    random = generator("rehearsal", client, *names)
     moved = torch.randn(job.params.shape, generator=random, dtype=job.params.dtype)
     return Reply(SCALE * moved, 1, {"train": {"loss": Mean(1.0, 1)}}, buffers=job.buffers or {})
-
-
-def _positive(shape: torch.Size, random: torch.Generator) -> Tensor:
-    """Positive numbers; in a square matrix, second moments of a single input."""
-    if len(shape) == 2 and shape[0] == shape[1]:
-        row = torch.rand(shape[0], generator=random)
-        return torch.outer(row, row)
-    return torch.rand(shape, generator=random)

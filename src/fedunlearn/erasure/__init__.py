@@ -1,0 +1,1 @@
+"""An erasure request, from the desk to the certificate."""
