@@ -404,14 +404,15 @@ class _Run:
         if torch.equal(after.params, origin):
             return after
         proposed = watch.shortened(phase, before, origin, after)
-        if guards.utility and phase.stage is not Stage.PRETRAINING:
+        if phase.stage is not Stage.PRETRAINING:
             known = watch.guarded
-            if not known.original:
+            if watch.tries and not known.original:
                 first = replace(before, params=self.request.params, buffers=self.request.buffers)
                 watch.begin((yield from self._losses(first, trials, clock)))
-            if not known.reference and not torch.equal(origin, self.request.params):
+            if watch.tries and not known.reference and not torch.equal(origin, self.request.params):
                 start = replace(before, params=origin)
                 watch.begin((yield from self._losses(start, trials, clock)))
+        if watch.tries and phase.stage is not Stage.PRETRAINING:
             for left in reversed(range(guards.halvings + 1)):
                 harmed = watch.harmed((yield from self._losses(proposed, trials, clock)))
                 if not harmed:
@@ -456,10 +457,10 @@ class _Run:
         last = progress.phase == len(self.phases) - 1
         if not self.request.targets or not (last or phase.stage is Stage.UNLEARNING):
             return progress
-        told = unmoved(guarded.started, metrics, phase.stage)
+        told = unmoved(guarded, metrics, phase.stage)
         if told is None:
             return progress
-        return replace(progress, guarded=replace(guarded, events={**guarded.events, told: 1}))
+        return replace(progress, guarded=replace(guarded, unmoved=told))
 
     def _ask(
         self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers
