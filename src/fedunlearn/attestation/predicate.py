@@ -359,13 +359,6 @@ class Statement(Section):
     )
     predicate: Predicate
 
-    @classmethod
-    def about(cls, predicate: Predicate) -> Statement:
-        """The statement whose subject is the model after of a predicate."""
-        after = predicate.model_after
-        digest, annotations = Digest(sha256=after.file_sha256), Annotations(model_sha256=after.sha256)
-        return cls(subject=(Subject(digest=digest, annotations=annotations),), predicate=predicate)
-
     @model_validator(mode="after")
     def _about(self) -> Statement:
         after, [subject] = self.predicate.model_after, self.subject

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import audits, comparisons, examples, listings, runs
+from . import audits, comparisons, examples, listings, runs, verification
 from .console import out, print_in_any_encoding, print_text
 from .ending import fail
 
@@ -41,6 +41,9 @@ app.command(epilog="Example: fedunlearn audit runs/finetune runs/fedosd")(audits
 app.command(
     epilog="Example: fedunlearn per-example experiments/per-example.toml --method fedosd --method reset"
 )(examples.per_example)
+app.command(
+    epilog="Example: fedunlearn verify certificate.json --key controller.pub --model model.safetensors"
+)(verification.verify)
 app.command()(listings.methods)
 app.command()(listings.datasets)
 app.command()(listings.models)

@@ -6,8 +6,19 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..attestation import KIND, Claim, Claimed, EndState, Grade, Predicate, Statement, claim_of, parsed
-from ..authority import KeySource, Refusal, Refused, key_id, opened, sign
+from ..attestation import (
+    KIND,
+    PREDICATE_TYPE,
+    STATEMENT_TYPE,
+    Claim,
+    Claimed,
+    EndState,
+    Grade,
+    Predicate,
+    claim_of,
+    parsed,
+)
+from ..authority import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
 from ..core import FedUnlearnError
 from ..record import model_hash, read_state
 from .ledger import head_at, read
@@ -22,6 +33,7 @@ __all__ = [
     "claim_of",
     "file_sha256",
     "issue",
+    "read_certificate",
     "verify",
 ]
 
@@ -40,8 +52,20 @@ class Verified:
 
 def issue(predicate: Predicate, key: KeySource) -> str:
     """Signs a certificate with the controller's private key; its subject is the model after."""
-    statement = Statement.about(predicate)
-    return sign(KIND, statement.model_dump(mode="json", by_alias=True, exclude_none=True), key)
+    after = predicate.model_after
+    subject = {
+        "name": "model-after",
+        "digest": {"sha256": after.file_sha256},
+        "annotations": {"model_sha256": after.sha256},
+    }
+    payload = {
+        "_type": STATEMENT_TYPE,
+        "subject": [subject],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": predicate.model_dump(mode="json", exclude_none=True),
+    }
+    parsed(payload)
+    return sign(KIND, payload, key)
 
 
 def verify(
@@ -77,6 +101,17 @@ def verify(
     return Verified(predicate, signer, tuple(checked), tuple(unchecked))
 
 
+def read_certificate(path: Path) -> str:
+    """The document in a file; whoever uses it must verify it."""
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_DOCUMENT + 1).decode()
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise FedUnlearnError(f"{path} is not an erasure certificate: it is not text") from None
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of the bytes of a file."""
     try:
@@ -110,8 +145,8 @@ def _check_ledger(path: Path, predicate: Predicate) -> str:
         raise FedUnlearnError(f"{path} ends within an entry: copy the ledger again")
     if head_at(entries, stated.length) != stated.head:
         raise FedUnlearnError(
-            f"{path} is not the ledger of the certificate: entry {stated.length} has another SHA-256 than the "
-            "certificate names"
+            f"{path} is not the ledger of the certificate: entry {stated.length} has another SHA-256 than "
+            "the certificate names"
         )
     if not any(entry.request == predicate.request.id for entry in entries[: stated.length]):
         raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}")
