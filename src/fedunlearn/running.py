@@ -33,7 +33,8 @@ def run_in(
     """Runs the phases and records metrics, checkpoints, the final model and the outcome in a folder.
 
     ``identity`` holds everything that decides the result: a checkpoint of another one is refused. ``module``
-    is overwritten with the final model; ``options`` go to ``unlearn``.
+    is overwritten with the final model; ``options`` go to ``unlearn``. Listeners hear of a round before it is
+    recorded, so after a kill they may hear of it again, but never miss one.
     """
     made_with = environment()
     recording = Recorder(folder.path, fingerprint(identity), seconds=checkpoint_seconds, files=folder)
@@ -44,7 +45,7 @@ def run_in(
             phases,
             request,
             federation,
-            listeners=(recorder, *listeners),
+            listeners=(*listeners, recorder),
             resume=recorder.progress,
             **options,
         )

@@ -74,9 +74,7 @@ def pretrain(
     return replace(request.starting_from(outcome.state), history=recorded)
 
 
-def fresh_model(
-    model: nn.Module, build: Callable[[], nn.Module] | None, seed: int, purpose: str
-) -> State:
+def fresh_model(model: nn.Module, build: Callable[[], nn.Module] | None, seed: int, purpose: str) -> State:
     """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive("model", seed, purpose))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,7 @@ def erase(
     """
     from ..authority import stated_client
     from ..core.hashes import module_hash
-    from ..erasure import certificate_page, due, open_desk, purge, receive, simulated
+    from ..erasure import Standing, due, open_desk, purge, receive, simulated
     from ..erasure import erase as answer
     from ..erasure.practice import production_model
     from .progress import Display
@@ -122,27 +123,23 @@ def erase(
     case = _known(opened, request)
     if case is None:
         case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
-    if not case.standing.purged:
+    if case.standing is not Standing.PURGED:
         client = stated_client(opened.document(case.id))
         try:
-            with (
-                Display(out, {"": (0, 0)}) as display,
-                simulated(opened, client, workers=workers, show=display.run) as world,
-                display.run() as listener,
-            ):
-                case = answer(
-                    opened,
-                    case.id,
-                    world.federation,
-                    world.model,
-                    auditor=world.auditor,
-                    gone=gone,
-                    engine="simulated",
-                    listeners=[listener],
-                )
+            with simulated(opened, client, workers=workers) as world, Display(out, world.rounds) as display:
+                with display.run("request") as listener:
+                    case = answer(
+                        opened,
+                        case.id,
+                        world.federation,
+                        world.model,
+                        auditor=partial(world.auditor, display.run),
+                        gone=gone,
+                        engine="simulated",
+                        listeners=[listener],
+                    )
         except Interrupted as stop:
             fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
-        certificate_page(opened, case.id)
         if due(opened, case):
             case = purge(opened, case.id)
     _print_case(opened, case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+
 from torch import nn
 
 from ..attestation import (
@@ -15,7 +16,6 @@ from ..attestation import (
     Grade,
     Kept,
     LedgerHead,
-    LegalBasis,
     ModelAfter,
     ModelBefore,
     Notices,
@@ -88,7 +88,7 @@ def certify(
             id=case.id,
             pseudonym=received.fields["subject"],
             scope=Scope.CLIENT,
-            legal_basis=LegalBasis(policy.legal_basis),
+            legal_basis=policy.legal_basis,
             received=received.time,
             closed=max(closed, received.time),
             deadline=case.deadline,
@@ -116,7 +116,7 @@ def certify(
         ),
         safety=_safety(outcome),
         evidence=tested,
-        claim=Claimed.of(EndState(end.upper()), tested),
+        claim=Claimed.of(EndState[end.name], tested),
         retention=Retention(
             to_delete=tuple(Deletion(what=what, by=delete_by) for what in DELETED),
             key_id=desk.key(case.id).id,
@@ -147,7 +147,7 @@ def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
             rounds=len(rows),
             planned=phase.rounds,
             lr=phase.lr,
-            stop=Status(stopped) if stopped else Status.DONE,
+            stop=Status(str(stopped)) if stopped else Status.DONE,
             participants=Participants(fewest=min(heard), most=max(heard)),
         )
 

@@ -44,6 +44,11 @@ class Standing(StrEnum):
         return self in ENDS
 
     @property
+    def failed(self) -> bool:
+        """Whether the client waits for somebody's decision."""
+        return self in FAILURES
+
+    @property
     def open(self) -> bool:
         """Whether the client still waits for its erasure."""
         return self not in (Standing.REFUSED, Standing.CERTIFIED, Standing.PURGED)

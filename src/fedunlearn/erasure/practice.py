@@ -16,7 +16,7 @@ from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, State
 from ..core.hashes import module_hash
 from ..experiment import Experiment, Setting, prepare, pretrained, read
 from ..experiment.checkpoint import read_model
-from ..experiment.references import Show, number_of_twins, references, unseen
+from ..experiment.references import Show, number_of_twins, references
 from ..experiment.settings import Erasure, UserFile
 from ..experiment.training import CachedTraining
 from ..record import write
@@ -36,14 +36,22 @@ class Simulated:
     trainings: Mapping[str, CachedTraining]
     """The models that an audit compares with, trained on demand."""
     workers: int | None
-    show: Show
 
-    def auditor(self, after: State, original: State) -> Evidence:
+    @property
+    def rounds(self) -> dict[str, tuple[int, int]]:
+        """The request and the models that are to be trained for its audit, with their rounds at most."""
+        made = {name: (0, each.phase.rounds) for name, each in self.trainings.items() if not each.kept}
+        return {"request": (0, self.setting.experiment.rounds[1]), **made}
+
+    def auditor(self, show: Show, after: State, original: State) -> Evidence:
         """Compares with retrained models, which are trained now unless they are in the cache."""
         made: dict[str, State] = {}
         for name, training in self.trainings.items():
-            with self.show(name) as listener:
-                made[name] = training.model([listener], workers=self.workers)
+            if training.kept:
+                made[name] = training.model()
+            else:
+                with show(name) as listener:
+                    made[name] = training.model([listener], workers=self.workers)
         clients = self.setting.population.auditing
         with self.setting.federation(clients, self.workers, Stage.UNLEARNING) as federation:
             return audit(
@@ -59,9 +67,7 @@ class Simulated:
 
 
 @contextmanager
-def simulated(
-    desk: Desk, client: ClientId, *, workers: int | None = None, show: Show = unseen
-) -> Iterator[Simulated]:
+def simulated(desk: Desk, client: ClientId, *, workers: int | None = None) -> Iterator[Simulated]:
     """The federation and the model of a desk with a ``[simulation]``, for a request of a client."""
     chosen, experiment = desk.policy.simulation, _experiment(desk)
     assert chosen is not None
@@ -79,7 +85,7 @@ def simulated(
     twins = number_of_twins(experiment) if chosen.retrainings else 0
     with setting.federation(setting.population.unlearning, workers, Stage.UNLEARNING) as federation:
         trainings = references(setting, retrainings=chosen.retrainings, twins=twins)
-        yield Simulated(setting, federation, _model(desk, setting), client, trainings, workers, show)
+        yield Simulated(setting, federation, _model(desk, setting), client, trainings, workers)
 
 
 def production_model(desk: Desk) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Answering a request: unlearning, verification, recovery, evidence, certificate. Every step can be repeated."""
+"""Answering a request: unlearning, recovery, verification, certificate. Every step can be repeated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from ..attestation import GuardEvent
 from ..auditing import Evidence, audit
 from ..authority import stated_client
 from ..core import (
@@ -37,6 +38,7 @@ from ..record.states import state_bytes
 from ..server import ForgettingFailed, forget, fresh_model
 from .certifying import certify, install
 from .desk import Case, Desk, Standing
+from .findings import guard_counts
 from .plan import Plan, make_plan
 from .sealing import Key
 
@@ -170,7 +172,7 @@ def _put_into_service(work: Work) -> Case:
 
 
 def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] | None) -> None:
-    """Checks that the request can be answered, and keeps the model before it, encrypted, while it is needed."""
+    """Checks that the request can be answered; keeps the model before it, encrypted, while it is needed."""
     plan = plan_erasure(
         work.desk, work.client, work.federation, work.model, history=history, gone=work.gone, build=build
     )
@@ -290,7 +292,7 @@ def _conclude(work: Work, original: State, outcome: Outcome, auditor: Auditor | 
     if not outcome.status.failed and work.case.standing is not Standing.VERIFIED:
         verdict = "none" if evidence is None else str(evidence.verdict or "none")
         found = _found(outcome.metrics[-1], outcome.state, "recovery")
-        work.tell("verified", **found, guards=dict(outcome.guards), verdict=_code(verdict))
+        work.tell("verified", **found, guards=_guard_codes(outcome), verdict=_code(verdict))
     vectors.load(work.model, outcome.state)
     end = _end(outcome, evidence)
     document, claim = certify(
@@ -332,13 +334,25 @@ def _end(outcome: Outcome, evidence: Evidence | None) -> Standing:
     if outcome.status in failed:
         return failed[outcome.status]
     remembered = evidence is not None and evidence.verdict is Verdict.UNDER
-    return Standing.ESCALATED if remembered or UNFORGOTTEN in outcome.guards else Standing.CERTIFIED
+    return Standing.ESCALATED if remembered or _unforgotten(outcome) else Standing.CERTIFIED
 
 
 def _reason(outcome: Outcome, end: Standing) -> str:
     if outcome.status.failed:
         return str(outcome.status)
-    return "not-forgotten" if UNFORGOTTEN in outcome.guards else "under-forgotten"
+    return "not-forgotten" if _unforgotten(outcome) else "under-forgotten"
+
+
+def _guard_codes(outcome: Outcome) -> dict[str, int]:
+    refused, events = guard_counts(outcome.warnings)
+    return {f"refused:{reason}": count for reason, count in refused.items()} | {
+        str(event): count for event, count in events.items()
+    }
+
+
+def _unforgotten(outcome: Outcome) -> bool:
+    """Whether the measures of the run say that the client is not forgotten."""
+    return GuardEvent.NOT_FORGOTTEN in guard_counts(outcome.warnings)[1]
 
 
 def _code(text: str) -> str:
