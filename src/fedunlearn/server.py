@@ -111,6 +111,7 @@ def forget(
     without: Iterable[ClientId] = (),
     cipher: record.Cipher | None = None,
     listeners: Sequence[Listener] = (),
+    witnesses: Sequence[Listener] = (),
     **options: Any,
 ) -> Outcome:
     """Removes the targets from a model that a federation has trained; the module becomes the new model.
@@ -123,6 +124,7 @@ def forget(
     ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it; or
     it is what such a file holds. ``without`` names clients that take no part, such as those that another
     folder has forgotten. ``cipher`` encrypts the models that the folder keeps.
+    Listeners hear of rounds that are recorded; ``witnesses`` hear of them before that, perhaps twice.
     ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
     measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
     ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
@@ -153,6 +155,7 @@ def forget(
         build=build,
         seed=seed,
         listeners=listeners,
+        witnesses=witnesses,
         cipher=cipher,
     )
     earlier = (client for request in answered[:place] for client in request["targets"])
@@ -231,6 +234,7 @@ class Server:
         seed: int = 0,
         workers: int | None = None,
         listeners: Sequence[Listener] = (),
+        witnesses: Sequence[Listener] = (),
         cipher: record.Cipher | None = None,
     ) -> None:
         _require(isinstance(model, nn.Module), "model", model, "give a torch.nn.Module")
@@ -256,6 +260,7 @@ class Server:
         self._seed = seed
         self._workers = workers
         self._listeners = tuple(listeners)
+        self._witnesses = tuple(witnesses)
         self._cipher = cipher
         self._steps = 0
         self._lr: float | None = None
@@ -539,6 +544,7 @@ class Server:
                     request,
                     federation,
                     listeners=(log_rounds(), *self._listeners),
+                    witnesses=self._witnesses,
                     training=self._training,
                     participation=self._participation,
                     seed=derive(purpose, self._seed, self._steps, *targets),

@@ -126,18 +126,21 @@ def erase(
     if case.standing is not Standing.PURGED:
         client = stated_client(opened.document(case.id))
         try:
-            with simulated(opened, client, workers=workers) as world, Display(out, world.rounds) as display:
-                with display.run("request") as listener:
-                    case = answer(
-                        opened,
-                        case.id,
-                        world.federation,
-                        world.model,
-                        auditor=partial(world.auditor, display.run),
-                        gone=gone,
-                        engine="simulated",
-                        listeners=[listener],
-                    )
+            with (
+                simulated(opened, client, workers=workers) as world,
+                Display(out, world.rounds) as display,
+                display.run("request") as listener,
+            ):
+                case = answer(
+                    opened,
+                    case.id,
+                    world.federation,
+                    world.model,
+                    auditor=partial(world.auditor, display.run),
+                    gone=gone,
+                    engine="simulated",
+                    listeners=[listener],
+                )
         except Interrupted as stop:
             fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
         if due(opened, case):

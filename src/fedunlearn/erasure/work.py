@@ -247,7 +247,8 @@ def _unlearn(
             guards=policy.guards.guards(),
             without=desk.forgotten(work.federation.present()),
             cipher=work.key,
-            listeners=(lambda event: _follow(work, event), *listeners),
+            listeners=listeners,
+            witnesses=[lambda event: _follow(work, event)],
             **policy.options,
         )
     except ForgettingFailed as failure:
