@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from ..core import Request
 
+CLEAN_TARGETS = {
+    **dict.fromkeys(("fedosd", "finetune", "fedquit", "fupga"), "left too much"),
+    **dict.fromkeys(("federaser", "mode", "not"), "forgot enough and harmed retained clients"),
+    "fedosd-joint": "forgot too much and ruined the model",
+}
+"""What audits found about methods where the target had no backdoor (docs/evidence/results.md)."""
+
 
 def recommend(
     request: Request, *, gone: bool = False, poisoned: bool = False, trusted: bool = False

@@ -173,7 +173,7 @@ def evaluations(costs: Sequence[PhaseCost], every: int, watched: bool) -> int:
 
     ``watched`` says that stop rules look at every round of unlearning.
     """
-    count, elapsed = 1, 0
+    count, elapsed = int(bool(costs)), 0
     for cost in costs:
         first, last = elapsed + 1, elapsed + cost.rounds
         elapsed = last

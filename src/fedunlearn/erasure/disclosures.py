@@ -50,7 +50,8 @@ def _server(costs: Sequence[PhaseCost], request: Request) -> Iterator[Disclosure
         updates = max((_trainings(costs, client) for client in clients), default=0)
         if updates:
             yield Disclosure(
-                "server", f"{updates:,} updates of {whose}, with training losses and numbers of examples"
+                "server",
+                f"up to {updates:,} updates of {whose}, with training losses and numbers of examples",
             )
         works = {
             job.work

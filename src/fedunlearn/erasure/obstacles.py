@@ -10,6 +10,7 @@ from ..core.registry import method as methods
 from ..evidence.measures import listed
 from ..methods import Schedule
 from ..options import check_options
+from .choice import CLEAN_TARGETS
 from .costs import Measured
 
 
@@ -66,6 +67,7 @@ def cautions(
     request: Request,
     present: Collection[ClientId],
     found: Measured | None,
+    poisoned: bool,
 ) -> Iterator[str]:
     """What does not stand in the way."""
     if absent := [client for client in request.retained if client not in present]:
@@ -74,6 +76,8 @@ def cautions(
         yield f"only {request.retained[0]} is retained: the new model is its own"
     if about(method).get("summary", "").startswith("control"):
         yield f"{method} is a control for comparisons: it is not meant to answer requests"
+    if not poisoned and method in CLEAN_TARGETS:
+        yield f"of clean targets, {method} {CLEAN_TARGETS[method]} in our audits (docs/evidence/results.md)"
     if found is None:
         yield "nothing was measured: neither the time nor the number of the target's examples is known"
         return

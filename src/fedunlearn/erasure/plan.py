@@ -113,6 +113,7 @@ class Plan:
     """Empty where a problem keeps the method from being rehearsed."""
     measurements: int
     """How often all clients that are present measure the model, beside the rounds."""
+    measured_messages: int
     measured_bytes: int
     """What is sent for that; metrics do not count it."""
     online: Online
@@ -225,8 +226,9 @@ def make_plan(
         why,
         request.targets,
         tuple(_phase(cost, request, expected, participation, guards, bool(stop)) for cost in costs),
-        count if costs else 0,
-        count * measuring * evaluation_bytes(request) if costs else 0,
+        count,
+        count * measuring,
+        count * measuring * evaluation_bytes(request),
         Online(
             helping,
             participation.minimum,
@@ -247,7 +249,7 @@ def make_plan(
             retrainings=retrainings,
             canaries=canaries,
         ),
-        tuple(cautions(chosen, phases, request, present, found)),
+        tuple(cautions(chosen, phases, request, present, found, poisoned)),
         tuple(dict.fromkeys(problems)),
     )
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ..client.audit import audit_job
 from ..core import ClientId, Federation, Replies, Request, Selective, State
-from ..evidence.verdicts import ALARM_MINIMUM, MINIMUM
+from ..evidence.verdicts import MINIMUM
 from .disclosures import EXACT
 
 BUCKETS = (32, 100, 300, 1000)
@@ -75,7 +75,7 @@ def prospects(
     if judged:
         possible.append(
             f"a verdict against {retrainings} retraining{'s' if retrainings > 1 else ''}, with the alarm on "
-            "the hardest examples and the influence on every client"
+            "the hardest examples and the influence on every client, if the target stays until the audit"
         )
         if retrainings == 1:
             impossible.append("how far chance moves the numbers: that needs a second retraining")
@@ -115,16 +115,18 @@ def _without_audit(
 
 def _too_few(examples: Mapping[ClientId, int], unseen: Mapping[ClientId, int]) -> Iterator[str]:
     """Judged by ranges alone, so that no more than these is told."""
-    for counts, kind in ((examples, "training"), (unseen, "test")):
-        for target, count in counts.items():
-            if (least := _least(count)) < MINIMUM:
-                chance = "may be" if count >= BUCKETS[2] else "will be"
-                what = "no alarm, and EQUIVALENT" if least < ALARM_MINIMUM else "EQUIVALENT"
-                yield (
-                    f"{what} {chance} out of reach for {target}: it needs {MINIMUM} examples, and {target} "
-                    f"has {bucket(count)} {kind} examples"
-                    + (", unless it holds a larger set 'audit'" if kind == "test" else "")
-                )
+    for target, count in examples.items():
+        held = [count, unseen.get(target, 0)]
+        if min(map(_least, held)) >= MINIMUM:
+            continue
+        what = "EQUIVALENT" if min(held) >= BUCKETS[0] else "EQUIVALENT, or even an alarm,"
+        chance = "may be" if min(held) >= BUCKETS[2] else "will be"
+        others = bucket(held[1]) if target in unseen else "no"
+        yield (
+            f"{what} {chance} out of reach: it needs {MINIMUM} forgotten and {MINIMUM} unseen examples, and "
+            f"{target} has {bucket(count)} and {others} test examples"
+            + (", unless its set 'audit' is larger" if _least(held[1]) < MINIMUM else "")
+        )
 
 
 def _hopeless(examples: Mapping[ClientId, int]) -> bool:
