@@ -34,8 +34,8 @@ def run_in(
     """Runs the phases and records metrics, checkpoints, the final model and the outcome in a folder.
 
     ``identity`` holds everything that decides the result: a checkpoint of another one is refused. ``module``
-    is overwritten with the final model; ``options`` go to ``unlearn``. ``witnesses`` hear of a round before it
-    is recorded: after a kill they may hear of it again, but they never miss one.
+    is overwritten with the final model; ``options`` go to ``unlearn``. ``witnesses`` hear of a round before
+    it is recorded: after a kill they may hear of it again, but they never miss one.
     """
     made_with = environment()
     recording = Recorder(folder.path, fingerprint(identity), seconds=checkpoint_seconds, files=folder)

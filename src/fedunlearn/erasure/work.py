@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from ..attestation import GuardEvent
+from ..attestation import GuardEvent, verdict_of
 from ..auditing import Evidence, audit
 from ..authority import stated_client
 from ..core import (
@@ -38,7 +38,7 @@ from ..record.states import state_bytes
 from ..server import ForgettingFailed, forget, fresh_model
 from .certifying import certify, install
 from .desk import Case, Desk, Standing
-from .findings import guard_counts
+from .findings import evidence_entries, guard_counts
 from .plan import Plan, make_plan
 from .sealing import Key
 
@@ -334,7 +334,7 @@ def _end(outcome: Outcome, evidence: Evidence | None) -> Standing:
     }
     if outcome.status in failed:
         return failed[outcome.status]
-    remembered = evidence is not None and evidence.verdict is Verdict.UNDER
+    remembered = verdict_of(evidence_entries(evidence)[0]) is Verdict.UNDER
     return Standing.ESCALATED if remembered or _unforgotten(outcome) else Standing.CERTIFIED
 
 
