@@ -126,6 +126,15 @@ def key_id(public_key: KeySource) -> str:
     return _key_id(_public_key(public_key))
 
 
+def new_key() -> bytes:
+    """A new private key (Ed25519, in PEM form)."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
 def public_part(private_key: KeySource) -> bytes:
     """The public key of a private one, in PEM form: what others verify its documents with."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat

@@ -74,6 +74,14 @@ def pretrain(
     return replace(request.starting_from(outcome.state), history=recorded)
 
 
+def fresh_model(model: nn.Module, build: Callable[[], nn.Module] | None, seed: int, purpose: str) -> State:
+    """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive("model", seed, purpose))
+        module = build() if build is not None else _reset(model)
+    return State(vectors.flatten(module), buffers=vectors.buffers(module))
+
+
 class ForgettingFailed(FedUnlearnError):
     """A request that could not be completed; the model is as it was, and the same call tries again."""
 
@@ -100,8 +108,10 @@ def forget(
     evaluate_every: int | None = None,
     gone: bool = False,
     guards: Guards | None = Guards(),
+    without: Iterable[ClientId] = (),
     cipher: record.Cipher | None = None,
     listeners: Sequence[Listener] = (),
+    witnesses: Sequence[Listener] = (),
     **options: Any,
 ) -> Outcome:
     """Removes the targets from a model that a federation has trained; the module becomes the new model.
@@ -112,7 +122,9 @@ def forget(
     as it is.
 
     ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it; or
-    it is what such a file holds. ``cipher`` encrypts the models that the folder keeps.
+    it is what such a file holds. ``without`` names clients that take no part, such as those that another
+    folder has forgotten. ``cipher`` encrypts the models that the folder keeps.
+    Listeners hear of rounds that are recorded; ``witnesses`` hear of them before that, perhaps twice.
     ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
     measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
     ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
@@ -143,9 +155,11 @@ def forget(
         build=build,
         seed=seed,
         listeners=listeners,
+        witnesses=witnesses,
         cipher=cipher,
     )
-    server.forgotten = tuple(client for request in answered[:place] for client in request["targets"])
+    earlier = (client for request in answered[:place] for client in request["targets"])
+    server.forgotten = (*without, *earlier)
     server._steps = place
     if history is not None:
         server.history = history if isinstance(history, History) else _recorded(Path(history))
@@ -220,6 +234,7 @@ class Server:
         seed: int = 0,
         workers: int | None = None,
         listeners: Sequence[Listener] = (),
+        witnesses: Sequence[Listener] = (),
         cipher: record.Cipher | None = None,
     ) -> None:
         _require(isinstance(model, nn.Module), "model", model, "give a torch.nn.Module")
@@ -245,6 +260,7 @@ class Server:
         self._seed = seed
         self._workers = workers
         self._listeners = tuple(listeners)
+        self._witnesses = tuple(witnesses)
         self._cipher = cipher
         self._steps = 0
         self._lr: float | None = None
@@ -528,6 +544,7 @@ class Server:
                     request,
                     federation,
                     listeners=(log_rounds(), *self._listeners),
+                    witnesses=self._witnesses,
                     training=self._training,
                     participation=self._participation,
                     seed=derive(purpose, self._seed, self._steps, *targets),
@@ -570,11 +587,7 @@ class Server:
         return simulate(self._module, data, task=self._task, workers=self._workers)
 
     def _fresh(self, purpose: str) -> State:
-        """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive("model", self._seed, purpose))
-            module = self._build() if self._build is not None else _reset(self._module)
-        return State(vectors.flatten(module), buffers=vectors.buffers(module))
+        return fresh_model(self._module, self._build, self._seed, purpose)
 
     def _erase_rows(self, clients: Sequence[ClientId]) -> None:
         """Removes what earlier steps recorded about forgotten clients from their checkpoints."""

@@ -223,12 +223,26 @@ def test_a_loss_that_is_not_finite_counts_as_harm():
 
 def test_clients_that_measure_nothing_are_told_of():
     class Silent(Quadratics):
-        def measurement(self, client, job):
-            return {} if job.config.get("on") == "train" else super().measurement(client, job)
+        asked = 0
 
-    outcome = unlearn(phases("finetune", SHORT), request(), Silent(), guards=Guards())
+        def measurement(self, client, job):
+            if job.config.get("on") != "train":
+                return super().measurement(client, job)
+            self.asked += 1
+            return {}
+
+    federation = Silent()
+    outcome = unlearn(phases("finetune", SHORT), request(), federation, guards=Guards())
     assert outcome.status is Status.DONE
-    assert "no retained client reports a loss, so no step is tried before it is taken" in outcome.warnings
+    assert sum("no retained client reports a loss, so no step is tried" in w for w in outcome.warnings) == 1
+    assert federation.asked == len(CLIENTS) - 1  # once: there is no point in asking again
+
+
+def test_methods_that_need_no_help_of_the_targets_are_not_doubted_without_a_measure():
+    guards = Guards(harm=1e6, step=1e6, budget=1e6)
+    for name in ("retrain", "fast-retrain", "finetune", "not"):
+        outcome = unlearn(phases(name, SHORT), request(), Measured(()), guards=guards)
+        assert not any("targets" in each for each in outcome.warnings), name
 
 
 def test_the_trial_of_a_step_is_one_exchange_and_its_bytes_are_counted():
@@ -277,8 +291,8 @@ LONG = Schedule(unlearn_rounds=20, unlearn_lr=1.0, recover_rounds=0, recover_lr=
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        (("backdoor",), "the targets' backdoor still works after unlearning"),
-        (("forget",), "the loss on the data to be forgotten has not risen"),
+        (("backdoor",), "the targets' backdoor still works after"),
+        (("forget",), "the loss on the data to be forgotten has hardly risen"),
     ],
 )
 @pytest.mark.parametrize("attack", [scaled(-1.0), idle], ids=["negated", "idle"])

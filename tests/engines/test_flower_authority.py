@@ -36,6 +36,10 @@ from fedunlearn.engines.flower.client import fingerprint
 
 NAME, FEDERATION, TARGET = "perceptron", "hospitals", "site-1"
 SCHEDULE = Schedule(2, 0.02, 1, 0.02)
+pytestmark = pytest.mark.filterwarnings(
+    # True of two rounds, and not the subject here.
+    "ignore:the targets' backdoor still works after"
+)
 
 
 def keys() -> tuple[bytes, bytes]:
@@ -273,6 +277,8 @@ def test_retained_clients_need_no_request_to_train(public, tmp_path):
     assert not forget(federation, network(NAME), [TARGET], tmp_path, schedule=SCHEDULE).status.failed
 
 
+@pytest.mark.filterwarnings("ignore:no retained client reports a loss, so no step is tried")
+@pytest.mark.filterwarnings("ignore:the targets' own unlearning loss has hardly fallen")
 def test_an_existing_app_checks_requests_in_its_handler(public, tmp_path):
     def federation() -> flower.ExistingApp:
         grid = nodes(public, existing(NAME))

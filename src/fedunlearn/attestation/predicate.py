@@ -373,6 +373,8 @@ def claim_of(end_state: EndState, verdict: Verdict | None, grade: Grade = Grade.
     A pass needs a run to its end, and a client that evaluated until then.
     """
     match end_state:
+        case EndState.ESCALATED if verdict is Verdict.UNDER:
+            return Claim.UNDER_FORGOTTEN
         case EndState.ESCALATED | EndState.NO_DIRECTION:
             return Claim.ESCALATED
         case EndState.PARTIAL | EndState.GUARD_STOP:

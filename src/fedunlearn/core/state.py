@@ -83,6 +83,10 @@ class Guarded:
     """The losses that those of this phase are compared with."""
     started: Mapping[str, float] = field(default_factory=dict)
     """What was measured of the targets at first."""
+    helped: bool = False
+    """Whether the targets were asked to take part."""
+    unmoved: str = ""
+    """Why the targets do not look forgotten, if so."""
     seen: Mapping[str, tuple[ClientId, str]] = field(default_factory=dict)
     """Digests of the updates that were used: whose each was, and for which model."""
     events: Mapping[str, int] = field(default_factory=dict)

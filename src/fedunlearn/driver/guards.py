@@ -40,6 +40,10 @@ REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
 MOVED = 0.1
 """The share by which a loss of the targets must change in unlearning."""
+UNTRIED = (
+    "no retained client reports a loss, so no step is tried before it is taken: let clients measure their "
+    "training loss, or pass Guards(utility=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class Watch:
     def screen(self, jobs: Jobs, replies: Replies) -> Replies:
         """The updates that may be used: none too long, none used before, none copied; targets shortened."""
         moved = {client: r.displacement for client, r in replies.items() if r.displacement is not None}
+        if not jobs.keys().isdisjoint(self.request.targets):
+            self.guarded = replace(self.guarded, helped=True)
         norms = {client: _norm(update) for client, update in moved.items()}
         self.updates = moved
         retained = [norms[client] for client in self.request.retained if client in norms]
@@ -185,11 +191,17 @@ class Watch:
 
     def begin(self, losses: Mapping[ClientId, float]) -> None:
         """Takes the losses that a phase begins with for those that later ones are compared with."""
-        if not any(map(math.isfinite, losses.values())):
-            self.note("no retained client reports a loss, so no step is tried before it is taken")
         first = {**losses, **self.guarded.original}
         reference = {client: max(loss, first[client]) for client, loss in losses.items()}
         self.guarded = replace(self.guarded, original=first, reference=reference)
+        if not any(map(math.isfinite, first.values())) and UNTRIED not in self.guarded.events:
+            self.note(UNTRIED)
+
+    @property
+    def tries(self) -> bool:
+        """Whether steps are tried: retained clients report losses, or have not been asked yet."""
+        known = self.guarded.original
+        return self.guards.utility and (not known or any(map(math.isfinite, known.values())))
 
     def harmed(self, losses: Mapping[ClientId, float]) -> dict[ClientId, tuple[float, float]]:
         """The clients that a step would harm: the loss that they have with it, and the largest admitted."""
@@ -230,29 +242,32 @@ def starting(metrics: Metrics) -> dict[str, float]:
     return {key: float(metrics[key]) for key in ("asr", "loss_target", "train_loss_target") if key in metrics}
 
 
-def unmoved(started: Mapping[str, float], metrics: Metrics, stage: Stage) -> str | None:
-    """Why the targets do not look forgotten although a phase has ended, if so."""
-    now = starting(metrics)
+def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
+    """Why the targets do not look forgotten although a phase has ended; empty if they do, None if unknown.
+
+    Their losses tell something only where forgetting depends on what they do.
+    """
+    started, now = guarded.started, starting(metrics)
     if "asr" in started and "asr" in now:
         if now["asr"] <= started["asr"] / 2:
-            return None
+            return ""
         told = [metric("asr").text(value) for value in (now["asr"], started["asr"])]
         return f"the targets' backdoor still works after {stage}: ASR {told[0]}, before {told[1]}"
-    if stage is not Stage.UNLEARNING:
+    if stage is not Stage.UNLEARNING or not guarded.helped:
         return None
     if "loss_target" in started and "loss_target" in now:
         if now["loss_target"] >= (1 + MOVED) * started["loss_target"]:
-            return None
+            return ""
         return (
-            "the loss on the data to be forgotten has not risen in unlearning: "
+            "the loss on the data to be forgotten has hardly risen in unlearning: "
             f"{now['loss_target']:.3g}, before {started['loss_target']:.3g}"
         )
     if "train_loss_target" in started and "train_loss_target" in now:
         first = started["train_loss_target"]
         if now["train_loss_target"] <= first - MOVED * abs(first):
-            return None
+            return ""
         return (
-            "the targets' own unlearning loss has not fallen in unlearning: "
+            "the targets' own unlearning loss has hardly fallen in unlearning: "
             f"{now['train_loss_target']:.3g}, in the first round {first:.3g}"
         )
     return "nothing is measured of the targets, so nobody knows whether they are forgotten"
@@ -260,9 +275,8 @@ def unmoved(started: Mapping[str, float], metrics: Metrics, stage: Stage) -> str
 
 def warnings(guarded: Guarded) -> tuple[str, ...]:
     """What the guards noted in a run, in sentences."""
-    return tuple(
-        f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()
-    )
+    events = [f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()]
+    return (*events, guarded.unmoved) if guarded.unmoved else tuple(events)
 
 
 def _norm(vector: Vector) -> float:

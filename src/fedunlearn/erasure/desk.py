@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from ..authority import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
 from ..core import ClientId, FedUnlearnError, did_you_mean
-from ..record import write
+from ..record import read_json, write, write_json
 from .ledger import Entry, Ledger
 from .sealing import Key, destroy, key_in, read_key
 from .settings import Policy, read_policy
 
 DAY = 24 * 3600
+SUPPRESSED = "suppressed.json"
+"""Keyed hashes of the clients that were forgotten."""
 
 
 class Standing(StrEnum):
@@ -40,6 +42,11 @@ class Standing(StrEnum):
     def ended(self) -> bool:
         """Whether nothing more is done unless somebody decides so."""
         return self in ENDS
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client waits for somebody's decision."""
+        return self in FAILURES
 
     @property
     def open(self) -> bool:
@@ -172,6 +179,20 @@ class Desk:
         for entry in entries:
             by_request.setdefault(entry.request, []).append(entry)
         return [Case(request, tuple(found)) for request, found in by_request.items()]
+
+    def forgotten(self, clients: Iterable[ClientId]) -> list[ClientId]:
+        """Those clients that this desk has forgotten; it keeps no list of names, only keyed hashes."""
+        path = self.folder / SUPPRESSED
+        if not path.exists():
+            return []
+        key, hashes = read_key(self.folder / "suppression.key"), read_json(path)
+        return sorted(client for client in clients if key.pseudonym(client) in hashes)
+
+    def suppress(self, client: ClientId) -> None:
+        """Leaves a client out of every later request."""
+        path, key = self.folder / SUPPRESSED, key_in(self.folder / "suppression.key")
+        hashes = read_json(path) if path.exists() else []
+        write_json(path, sorted({*hashes, key.pseudonym(client)}))
 
     def models(self) -> set[str]:
         """The hashes of all models that this desk has served."""

@@ -76,7 +76,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "guard_stop": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "escalated": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "installed": {"model": _digest},
-    "purging": {"key": _digest},
+    "purging": {"key": _digest, "files": _count, "bytes": _count},
     "purged": {"files": _count, "bytes": _count, "receipt": _digest},
 }
 """What each event may tell, and in which form: codes, digests and numbers only."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from ..attestation import LegalBasis
 from ..core import FedUnlearnError, LocalTraining
 from ..core.registry import method as methods
 from ..driver import Participation
@@ -73,7 +74,7 @@ class Policy(Table):
     """Days for which encrypted models and histories are kept after certification."""
     smallest: Natural = 32
     """Requests about fewer examples are refused: the model's change would reveal them."""
-    legal_basis: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "gdpr-17-1"
+    legal_basis: LegalBasis = LegalBasis.NOT_STATED
     """A code for why data is erased, printed on the certificate."""
     recipients: Natural = 0
     """Number of recipients of the model who are told about the erasure."""
