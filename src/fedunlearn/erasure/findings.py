@@ -85,8 +85,8 @@ _EVENTS = {
     r"^no retained client reports a loss": GuardEvent.UNMEASURED,
     r"^nothing is measured of the targets": GuardEvent.UNMEASURED,
     r"^the targets' backdoor still works": GuardEvent.NOT_FORGOTTEN,
-    r"^the loss on the data to be forgotten has not risen": GuardEvent.NOT_FORGOTTEN,
-    r"^the targets' own unlearning loss has not fallen": GuardEvent.NOT_FORGOTTEN,
+    r"^the loss on the data to be forgotten has hardly risen": GuardEvent.NOT_FORGOTTEN,
+    r"^the targets' own unlearning loss has hardly fallen": GuardEvent.NOT_FORGOTTEN,
 }
 
 
