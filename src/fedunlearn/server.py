@@ -75,7 +75,10 @@ def pretrain(
 
 
 class ForgettingFailed(FedUnlearnError):
-    """A request that could not be completed; the model is as it was, and the same call tries again."""
+    """A request that could not be completed; the model is as it was.
+
+    The same call tries again, unless guards stopped unlearning: then it needs other settings.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -638,6 +641,7 @@ def _read(place: Path, identity: Mapping[str, Any]) -> Outcome:
         rows,
         tuple(ended.get("unheard", ())),
         tuple(ended.get("warnings", ())),
+        ended.get("guards"),
     )
 
 
