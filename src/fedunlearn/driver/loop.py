@@ -14,7 +14,6 @@ import torch
 
 from .. import measure
 from ..core import (
-    Accountable,
     Buffers,
     ClientId,
     Event,
@@ -33,26 +32,23 @@ from ..core import (
     Reason,
     Replies,
     Request,
-    Selective,
     Stage,
     State,
     Status,
     Terms,
     did_you_mean,
     require_count,
-    requirements,
 )
 from ..core.threads import one_thread
 from ..maths import distance
-from . import rehearsal
 from .gate import admit, finite, measured_in_vain
 from .guards import Guards, Watch, counts, finite_losses, part, starting, unmoved
 from .guards import warnings as noted
 from .participation import Participation
+from .preconditions import preconditions
 from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
 
-RATES = torch.finfo(torch.float32)
 LOG = logging.getLogger("fedunlearn")
 
 Result = TypeVar("Result")
@@ -236,45 +232,15 @@ class _Run:
     def check(self, evaluate_every: int) -> None:
         """Refuses before round one what could not be run."""
         request, present = self.request, self.federation.present()
-        if request.public and request.public not in present:
-            raise FedUnlearnError(f"{request.public!r}, which holds the public data, is not present: add it")
         if absent := sorted({*request.clients} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
             warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=5)
         require_count("evaluate_every", evaluate_every, 1)
-        if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in self.phases):
-            raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
-        elapsed = 0
-        for phase in self.phases:
-            elapsed += phase.rounds
-            self._require_usable_rate(phase, elapsed)
-            there = present.intersection(phase.learners(request))
-            if len(there) < self.participation.minimum:
-                raise FedUnlearnError(
-                    f"{len(there)} clients that can train are present and the minimum is "
-                    f"{self.participation.minimum}: wait for others, or lower the minimum"
-                )
-        requirements.check(self.phases, request, self.federation.task)
-        allowed = self.federation.authorised if isinstance(self.federation, Accountable) else None
-        if request.targets and allowed is not None and request.targets != (allowed,):
-            other = next((target for target in request.targets if target != allowed), allowed)
-            raise FedUnlearnError(
-                f"{other} has not asked to be forgotten: the signed request is by {allowed}, "
-                f"so name {allowed} alone"
-            )
-        if isinstance(self.federation, Selective):
-            rehearsal.check(self.phases, request, self.federation)
-
-    def _require_usable_rate(self, phase: Phase, elapsed: int) -> None:
-        """Refuses learning rates that can be neither squared nor divided by."""
-        last = phase.lr * self.training.decay ** max(0, elapsed - 1)
-        for rate, when in ((phase.lr, "begins with"), (last, "falls to")):
-            if phase.rounds and not RATES.tiny <= rate <= RATES.max:
-                raise FedUnlearnError(
-                    f"the learning rate of {phase.stage} {when} {rate:.3g} (lr = {phase.lr:g}, decay = "
-                    f"{self.training.decay:g}), and float32 holds {RATES.tiny:.0e} to {RATES.max:.0e}: "
-                    "change lr or decay, or run fewer rounds"
-                )
+        found = preconditions(
+            self.phases, request, self.federation, present, self.training, self.participation
+        )
+        for problem in found:
+            raise FedUnlearnError(problem)
 
     def evaluate(self, state: State) -> Asking[tuple[Metrics, bool]]:
         """Asks the clients that are present to measure the model on their own sets.

@@ -1,0 +1,174 @@
+"""What a certificate says about an answered request, from the ledger, the run and the audit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from ..attestation import (
+    Artefact,
+    Backups,
+    Claimed,
+    Deletion,
+    EndState,
+    Grade,
+    Kept,
+    LedgerHead,
+    ModelAfter,
+    ModelBefore,
+    Notices,
+    Participants,
+    Predicate,
+    Procedure,
+    Purpose,
+    RequestFacts,
+    Retention,
+    Safety,
+    Scope,
+    StageFacts,
+)
+from ..attestation import Evidence as Tested
+from ..auditing import Evidence
+from ..core import ClientId, Outcome, Phase, Status
+from ..core.hashes import model_hash
+from ..core.registry import method as methods
+from ..record import write
+from ..record.files import tensor_bytes
+from .certificate import issue
+from .desk import DAY, Case, Desk, Standing
+from .findings import evidence_entries, guard_counts, this_environment
+
+CERTIFICATE = "certificate.json"
+PAGE = "certificate.html"
+MODEL = "model.safetensors"
+DELETED = (
+    Artefact.ORIGINAL_MODEL,
+    Artefact.CHECKPOINTS,
+    Artefact.HISTORY,
+    Artefact.REQUEST,
+    Artefact.KEY,
+)
+KEPT = (
+    Kept(what=Artefact.MODEL_AFTER, why=Purpose.SERVICE),
+    Kept(what=Artefact.CERTIFICATE, why=Purpose.ACCOUNTABILITY),
+    Kept(what=Artefact.LEDGER, why=Purpose.ACCOUNTABILITY),
+    Kept(what=Artefact.NONCE, why=Purpose.REPLAY),
+)
+
+
+def certify(
+    desk: Desk,
+    case: Case,
+    *,
+    end: Standing,
+    outcome: Outcome,
+    evidence: Evidence | None,
+    model: nn.Module,
+    method: str,
+    client: ClientId,
+    engine: str,
+) -> tuple[str, str]:
+    """Signs the certificate of a request and writes it, with the model where that may be used.
+
+    Returns the document and its claim.
+    """
+    place, policy = desk.place(case.id), desk.policy
+    content = tensor_bytes(model.state_dict())
+    received, admitted = case.last("received"), case.last("admitted")
+    assert received is not None and admitted is not None and case.deadline is not None
+    closed = int(desk.clock())
+    entries, untested = evidence_entries(evidence, client)
+    tested = Tested(grade=Grade.G3 if evidence is None else Grade.G1, entries=entries, not_tested=untested)
+    head, length = desk.ledger.head
+    delete_by = closed + policy.keep_days * DAY
+    predicate = Predicate(
+        request=RequestFacts(
+            id=case.id,
+            pseudonym=received.fields["subject"],
+            scope=Scope.CLIENT,
+            legal_basis=policy.legal_basis,
+            received=received.time,
+            closed=max(closed, received.time),
+            deadline=case.deadline,
+            deadline_met=closed <= case.deadline,
+        ),
+        model_before=ModelBefore(sha256=admitted.fields["model"]),
+        model_after=ModelAfter(
+            sha256=model_hash(outcome.state),
+            file_sha256=hashlib.sha256(content).hexdigest(),
+            parameters=outcome.params.numel(),
+            buffers=len(outcome.state.buffers),
+        ),
+        procedure=Procedure(
+            method=method,
+            options={
+                name: value
+                for name, value in policy.options.items()
+                if isinstance(value, bool | int | float | str)
+            },
+            mode="guarded" if policy.guards.enabled else "faithful",
+            stages=tuple(_stages(methods[method](policy.stages, **policy.options), outcome)),
+            seed=policy.seed,
+            engine=engine,
+            clients=admitted.fields["retained"],
+        ),
+        safety=_safety(outcome),
+        evidence=tested,
+        claim=Claimed.of(EndState[end.name], tested),
+        retention=Retention(
+            to_delete=tuple(Deletion(what=what, by=delete_by) for what in DELETED),
+            key_id=desk.key(case.id).id,
+            kept=KEPT,
+            backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
+            backups_until=closed + policy.backup_days * DAY if policy.backup_days else None,
+        ),
+        environment=this_environment(),
+        ledger=LedgerHead(head=head, length=length),
+        notices=Notices(recipients_informed=policy.recipients),
+    )
+    document = issue(predicate, desk.controller_key)
+    if end is Standing.CERTIFIED:
+        write(place / MODEL, content, private=True)
+    write(place / CERTIFICATE, document.encode())
+    return document, str(predicate.claim.claim)
+
+
+def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
+    for number, phase in enumerate(phases):
+        rows = [row for row in outcome.metrics if row.get("phase") == number and row.get("round", 0)]
+        if not rows:
+            continue
+        stopped = rows[-1].get("status")
+        heard = [int(row.get("heard", 0)) for row in rows]
+        yield StageFacts(
+            stage=phase.stage,
+            rounds=len(rows),
+            planned=phase.rounds,
+            lr=phase.lr,
+            stop=Status(str(stopped)) if stopped else Status.DONE,
+            participants=Participants(fewest=min(heard), most=max(heard)),
+        )
+
+
+def _safety(outcome: Outcome) -> Safety:
+    refused, events = guard_counts(outcome.warnings)
+    found = {
+        name: [float(row[name]) for row in outcome.metrics if name in row]
+        for name in ("sine", "amplification", "max_cosine", "distance")
+    }
+    return Safety(
+        refused=refused,
+        guard_events=events,
+        min_sin=min(found["sine"], default=None),
+        max_amplification=max(found["amplification"], default=None),
+        max_abs_cos=max(found["max_cosine"], default=None),
+        displacement=found["distance"][-1] if found["distance"] else None,
+    )
+
+
+def install(desk: Desk, request: str) -> None:
+    """Puts the model of a certified request in the place of the one in production."""
+    if desk.policy.model is not None:
+        write(desk.folder / desk.policy.model, (desk.place(request) / MODEL).read_bytes(), private=True)

@@ -1,0 +1,293 @@
+"""The desk that answers erasure requests: its folder, its settings, and how requests stand."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from ..authority import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
+from ..core import ClientId, FedUnlearnError, did_you_mean
+from ..record import read_json, write, write_json
+from .ledger import Entry, Ledger
+from .sealing import Key, destroy, key_in, read_key
+from .settings import Policy, read_policy
+
+DAY = 24 * 3600
+SUPPRESSED = "suppressed.json"
+"""Keyed hashes of the clients that were forgotten."""
+
+
+class Standing(StrEnum):
+    """How a request stands."""
+
+    RECEIVED = "received"
+    REFUSED = "refused"
+    AUTHENTICATED = "authenticated"
+    ADMITTED = "admitted"
+    UNLEARNING = "unlearning"
+    VERIFIED = "verified"
+    RECOVERING = "recovering"
+    CERTIFIED = "certified"
+    PARTIAL = "partial"
+    NO_DIRECTION = "no_direction"
+    GUARD_STOP = "guard_stop"
+    ESCALATED = "escalated"
+    PURGED = "purged"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is done unless somebody decides so."""
+        return self in ENDS
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client waits for somebody's decision."""
+        return self in FAILURES
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits for its erasure."""
+        return self not in (Standing.REFUSED, Standing.CERTIFIED, Standing.PURGED)
+
+
+FAILURES = (Standing.PARTIAL, Standing.NO_DIRECTION, Standing.GUARD_STOP, Standing.ESCALATED)
+ENDS = (Standing.REFUSED, Standing.CERTIFIED, *FAILURES, Standing.PURGED)
+
+AFTER: dict[Standing | None, tuple[Standing, ...]] = {
+    None: (Standing.RECEIVED, Standing.REFUSED),
+    Standing.RECEIVED: (Standing.AUTHENTICATED, Standing.REFUSED),
+    Standing.REFUSED: (Standing.RECEIVED,),
+    Standing.AUTHENTICATED: (Standing.ADMITTED, Standing.PURGED),
+    Standing.ADMITTED: (Standing.UNLEARNING, Standing.PURGED),
+    Standing.UNLEARNING: (Standing.VERIFIED, Standing.RECOVERING, *FAILURES, Standing.PURGED),
+    Standing.RECOVERING: (Standing.VERIFIED, *FAILURES, Standing.PURGED),
+    Standing.VERIFIED: (Standing.RECOVERING, Standing.CERTIFIED, *FAILURES, Standing.PURGED),
+    **dict.fromkeys(FAILURES, (Standing.UNLEARNING, Standing.PURGED)),
+    Standing.CERTIFIED: (Standing.PURGED,),
+    Standing.PURGED: (),
+}
+"""Which states may follow each."""
+
+NEXT_STEPS = {
+    Standing.RECEIVED: "hand the request in again: fedunlearn erase",
+    Standing.REFUSED: "none; the client may sign a new request",
+    Standing.AUTHENTICATED: "look at the plan, then fedunlearn erase",
+    Standing.ADMITTED: "continue with fedunlearn erase",
+    Standing.UNLEARNING: "continue with fedunlearn erase",
+    Standing.RECOVERING: "continue with fedunlearn erase",
+    Standing.VERIFIED: "continue with fedunlearn erase",
+    Standing.CERTIFIED: "send the certificate; fedunlearn purge",
+    Standing.PARTIAL: "the client did not stay: wait for it and erase again, or retrain without it",
+    Standing.NO_DIRECTION: "no step forgets without harm to others: erase again with another method",
+    Standing.GUARD_STOP: "look at the warnings, then erase again with another method",
+    Standing.ESCALATED: "decide: erase again with another method, or withdraw the model",
+    Standing.PURGED: "none",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request as the ledger tells it."""
+
+    id: str
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        before: Standing | None = None
+        for entry in self.entries:
+            if entry.event in _STATES:
+                now = Standing(entry.event)
+                if now not in AFTER[before]:
+                    raise FedUnlearnError(
+                        f"the ledger says that request {self.id} was {now} after it was {before}, which "
+                        "cannot be: restore the ledger from a copy"
+                    )
+                before = now
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(next(entry.event for entry in reversed(self.entries) if entry.event in _STATES))
+
+    @property
+    def deadline(self) -> int | None:
+        """When the client must have an answer, in seconds since 1970."""
+        received = self.last("received")
+        return received.fields["deadline"] if received else None
+
+    @property
+    def attempt(self) -> int:
+        """How often a method has been tried."""
+        return sum(entry.event == "unlearning" for entry in self.entries)
+
+    @property
+    def current(self) -> tuple[Entry, ...]:
+        """The entries of the last attempt."""
+        starts = [n for n, entry in enumerate(self.entries) if entry.event == "unlearning"]
+        return self.entries[starts[-1] :] if starts else ()
+
+    @property
+    def next_step(self) -> str:
+        return NEXT_STEPS[self.standing]
+
+    def last(self, event: str) -> Entry | None:
+        return next((entry for entry in reversed(self.entries) if entry.event == event), None)
+
+
+_STATES = frozenset(map(str, Standing))
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder in which requests are answered."""
+
+    folder: Path
+    policy: Policy
+    ledger: Ledger = field(compare=False)
+    clock: Callable[[], float] = time.time
+
+    @property
+    def controller_key(self) -> Path:
+        return self.folder / self.policy.controller_key
+
+    def place(self, request: str) -> Path:
+        """The folder of a request."""
+        return self.folder / "requests" / request
+
+    def key(self, request: str) -> Key:
+        """The key of a request, as long as it has not been destroyed."""
+        return read_key(self.place(request) / "key")
+
+    def document(self, request: str) -> str:
+        """The signed request, as long as it has not been purged."""
+        return (self.place(request) / "request.json").read_text()
+
+    def case(self, request: str) -> Case:
+        entries = self.ledger.of(request)
+        if not entries:
+            known = sorted({entry.request for entry in self.ledger.entries})
+            raise FedUnlearnError(f"there is no request {request!r}{did_you_mean(request, known)}")
+        return Case(request, entries)
+
+    def cases(self) -> list[Case]:
+        """All requests in the order of their first entries."""
+        entries = self.ledger.entries
+        by_request: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_request.setdefault(entry.request, []).append(entry)
+        return [Case(request, tuple(found)) for request, found in by_request.items()]
+
+    def forgotten(self, clients: Iterable[ClientId]) -> list[ClientId]:
+        """Those clients that this desk has forgotten; it keeps no list of names, only keyed hashes."""
+        path = self.folder / SUPPRESSED
+        if not path.exists():
+            return []
+        key, hashes = read_key(self.folder / "suppression.key"), read_json(path)
+        return sorted(client for client in clients if key.pseudonym(client) in hashes)
+
+    def suppress(self, client: ClientId) -> None:
+        """Leaves a client out of every later request."""
+        path, key = self.folder / SUPPRESSED, key_in(self.folder / "suppression.key")
+        hashes = read_json(path) if path.exists() else []
+        write_json(path, sorted({*hashes, key.pseudonym(client)}))
+
+    def models(self) -> set[str]:
+        """The hashes of all models that this desk has served."""
+        return {
+            entry.fields["model"] for entry in self.ledger.entries if entry.event in ("admitted", "installed")
+        }
+
+
+def open_desk(folder: Path | str, *, clock: Callable[[], float] = time.time) -> Desk:
+    """The desk in a folder that holds a ``desk.toml``."""
+    place = Path(folder)
+    policy = read_policy(place)
+    return Desk(place, policy, Ledger(place / "ledger.jsonl", place / policy.controller_key, clock), clock)
+
+
+def identify(document: str) -> str:
+    """The name of a request: the beginning of its digest. It holds a random nonce, so nobody can guess it."""
+    return hashlib.sha256(document.encode(errors="replace")).hexdigest()[:16]
+
+
+def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
+    """Takes a signed request in and authenticates it; one that is refused leaves a reason, and nothing else.
+
+    ``model_sha256`` is the hash of the model in production; a request may also name one that this desk has
+    served before. The same document again is the same request.
+    """
+    request, digest = identify(document), hashlib.sha256(document.encode(errors="replace")).hexdigest()
+    known = desk.ledger.of(request)
+    before = Case(request, known).standing if known else None
+    if before not in (None, Standing.RECEIVED, Standing.REFUSED):
+        return Case(request, known)
+    try:
+        client = stated_client(document)
+        if before is Standing.REFUSED:
+            _check(desk, request, document, client, model_sha256)
+        if before is not Standing.RECEIVED:
+            key = key_in(desk.place(request) / "key")
+            deadline = int(desk.clock()) + desk.policy.deadline_days * DAY
+            subject = key.pseudonym(client)
+            desk.ledger.append(
+                request, "received", document=digest, subject=subject, scope="client", deadline=deadline
+            )
+        checked, public = _check(desk, request, document, client, model_sha256)
+        use_nonce(desk.folder / "nonces", checked, request)
+    except Refused as refusal:
+        _forget_refused(desk, request)
+        entries = desk.ledger.of(request)
+        if not entries or entries[-1].event != "refused" or entries[-1].fields["reason"] != refusal.reason:
+            desk.ledger.append(request, "refused", document=digest, reason=str(refusal.reason))
+        raise
+    write(desk.place(request) / "request.json", document.encode(), private=True)
+    desk.ledger.append(request, "authenticated", signer=desk.key(request).pseudonym(key_id(public)))
+    return desk.case(request)
+
+
+def _check(
+    desk: Desk, request: str, document: str, client: ClientId, model_sha256: str | None
+) -> tuple[ErasureRequest, Path]:
+    """The request that a document states, and the key that it was verified with; any other is refused."""
+    if client not in desk.policy.clients:
+        raise Refused(
+            Refusal.UNKNOWN_KEY,
+            f"no client of this desk is called {client!r:.100}: list its public key under [clients] in "
+            "desk.toml",
+        )
+    public = desk.folder / desk.policy.clients[client]
+    checked = check_request(
+        document,
+        client=client,
+        federation=desk.policy.federation,
+        model_sha256=None,
+        public_key=public,
+        now=desk.clock(),
+    )
+    served = desk.models() | ({model_sha256} if model_sha256 else set())
+    if served and checked.model_sha256 not in served:
+        raise Refused(
+            Refusal.OTHER_MODEL, "the request names a model that this desk does not serve: sign a new one"
+        )
+    for other in desk.cases():
+        received, key = other.last("received"), desk.place(other.id) / "key"
+        waiting = other.id != request and other.standing.open and received is not None and key.exists()
+        if waiting and received and read_key(key).pseudonym(client) == received.fields["subject"]:
+            raise Refused(
+                Refusal.STILL_OPEN, f"request {other.id} of this client is still open: finish it first"
+            )
+    return checked, public
+
+
+def _forget_refused(desk: Desk, request: str) -> None:
+    """Nothing of a refused request stays but its digest and the reason."""
+    place = desk.place(request)
+    if place.exists():
+        (place / "request.json").unlink(missing_ok=True)
+        destroy(place / "key")
+        for leftover in place.iterdir():
+            leftover.unlink()
+        place.rmdir()

@@ -1,0 +1,82 @@
+"""After the certificate: what a request needed is deleted, and a signed receipt says so."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from ..authority import sign
+from ..core import FedUnlearnError
+from ..record import locked, write
+from ..record.files import explained
+from .certifying import CERTIFICATE, MODEL, PAGE
+from .desk import DAY, Case, Desk, Standing
+from .sealing import destroy
+
+RECEIPT = "application/vnd.fedunlearn.purge-receipt.v1+json"
+KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
+"""What stays in the folder of a request; everything else is deleted."""
+
+
+def due(desk: Desk, case: Case) -> bool:
+    """Whether the time for which a certified request's files are kept is over."""
+    certified = case.last("certified")
+    waited = certified is not None and desk.clock() >= certified.time + desk.policy.keep_days * DAY
+    return waited and case.standing is Standing.CERTIFIED
+
+
+def purge(desk: Desk, request: str) -> Case:
+    """Deletes what a request needed, destroys its key and signs a receipt; a second call finishes the first.
+
+    What was encrypted with the key cannot be read any more, wherever copies of it are.
+    """
+    with locked(desk.folder / "work.lock"):
+        case, place = desk.case(request), desk.place(request)
+        if case.standing is Standing.PURGED:
+            return case
+        if case.standing in (Standing.RECEIVED, Standing.REFUSED):
+            raise FedUnlearnError(f"request {request} is {case.standing}: there is nothing to purge")
+        begun = case.last("purging")
+        if begun is None:
+            doomed = [path for path in _all_but_kept(place) if path.is_file()]
+            begun = desk.ledger.append(
+                request,
+                "purging",
+                key=desk.key(request).id,
+                files=len(doomed),
+                bytes=sum(path.stat().st_size for path in doomed),
+            )
+        deleted = {"files": begun.fields["files"], "bytes": begun.fields["bytes"]}
+        destroy(place / "key")
+        _delete(place)
+        certificate = place / CERTIFICATE
+        named = hashlib.sha256(certificate.read_bytes()).hexdigest() if certificate.exists() else None
+        receipt = sign(
+            RECEIPT,
+            {
+                "request": request,
+                "certificate_sha256": named,
+                "destroyed_key": begun.fields["key"],
+                "deleted": deleted,
+                "kept": [name for name in KEPT if (place / name).exists() or name == "purge.json"],
+                "ledger_entry": begun.sha256,
+                "time": begun.time,
+            },
+            desk.controller_key,
+        )
+        write(place / "purge.json", receipt.encode())
+        digest = hashlib.sha256(receipt.encode()).hexdigest()
+        desk.ledger.append(request, "purged", **deleted, receipt=digest)
+        return desk.case(request)
+
+
+def _all_but_kept(place: Path) -> list[Path]:
+    return [path for path in place.rglob("*") if path.relative_to(place).as_posix() not in KEPT]
+
+
+def _delete(place: Path) -> None:
+    for path in sorted(place.iterdir()):
+        if path.name not in KEPT:
+            with explained(path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

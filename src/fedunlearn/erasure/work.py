@@ -1,0 +1,360 @@
+"""Answering a request: unlearning, recovery, verification, certificate. Every step can be repeated."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from ..attestation import GuardEvent, verdict_of
+from ..auditing import Evidence, audit
+from ..authority import stated_client
+from ..core import (
+    ClientId,
+    Event,
+    Federation,
+    FedUnlearnError,
+    History,
+    Listener,
+    Metrics,
+    Outcome,
+    Request,
+    Stage,
+    State,
+    Status,
+    vectors,
+)
+from ..core.hashes import model_hash
+from ..evidence import Verdict
+from ..record import fingerprint, json_bytes, locked, read_json, read_state, read_tensors, write
+from ..record.files import tensor_bytes
+from ..record.states import state_bytes
+from ..server import ForgettingFailed, forget, fresh_model
+from .certifying import certify, install
+from .desk import Case, Desk, Standing
+from .findings import evidence_entries, guard_counts
+from .plan import Plan, make_plan
+from .sealing import Key
+
+Auditor = Callable[[State, State], Evidence]
+"""Compares the model after the request with the one before it."""
+
+MEASURES = ("asr", "forget_acc", "forget_loss", "r_acc", "r_acc_worst", "r_loss", "distance", "coverage")
+"""What the ledger tells of a stage: means over clients, never a value of an example."""
+
+
+@runtime_checkable
+class Authorising(Protocol):
+    """A federation whose clients check a signed request themselves."""
+
+    def authorise(self, client: ClientId, document: str, **settings: Any) -> object: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """A request with what is needed to answer it."""
+
+    desk: Desk
+    request: str
+    client: ClientId
+    federation: Federation
+    model: nn.Module
+    method: str
+    gone: bool
+    engine: str
+
+    @property
+    def place(self) -> Path:
+        return self.desk.place(self.request)
+
+    @property
+    def key(self) -> Key:
+        return self.desk.key(self.request)
+
+    @property
+    def case(self) -> Case:
+        return self.desk.case(self.request)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        self.desk.ledger.append(self.request, event, **fields)
+
+
+def plan_erasure(
+    desk: Desk,
+    client: ClientId,
+    federation: Federation,
+    model: nn.Module,
+    *,
+    history: History | None = None,
+    gone: bool = False,
+    retrainings: int = 0,
+    build: Callable[[], nn.Module] | None = None,
+) -> Plan:
+    """What answering a request of a client would take; it changes nothing."""
+    policy = desk.policy
+    present = federation.present()
+    clients = tuple(sorted({*present, client}.difference(desk.forgotten(present))))
+    request = Request(
+        vectors.flatten(model),
+        clients,
+        (client,),
+        lambda purpose: fresh_model(model, build, policy.seed, purpose),
+        buffers=vectors.buffers(model),
+        shapes=vectors.shapes(model),
+        history=history or History(),
+        seed=policy.seed,
+    )
+    return make_plan(
+        federation,
+        request,
+        policy.method or None,
+        policy.stages,
+        options=policy.options,
+        participation=policy.taking_part,
+        guards=policy.guards.guards(),
+        training=policy.local_training,
+        gone=gone,
+        smallest=policy.smallest,
+        retrainings=retrainings,
+    )
+
+
+def erase(
+    desk: Desk,
+    request: str,
+    federation: Federation,
+    model: nn.Module,
+    *,
+    history: History | None = None,
+    auditor: Auditor | None = None,
+    gone: bool = False,
+    engine: str = "own",
+    build: Callable[[], nn.Module] | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Case:
+    """Answers a request that ``receive`` has authenticated; the same call continues after a crash.
+
+    ``model`` is the one in production and becomes the model after the request. ``auditor`` compares the two
+    beside retrained models; without it, the client measures the model itself and no verdict is possible.
+    ``gone`` says that the client has left: then only methods that do not ask it can run.
+    """
+    with locked(desk.folder / "work.lock"):
+        case = desk.case(request)
+        if case.standing in (Standing.RECEIVED, Standing.REFUSED):
+            raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
+        if case.standing is Standing.PURGED:
+            raise FedUnlearnError(f"request {request} is answered, and what it needed is purged")
+        client = stated_client(desk.document(request))
+        work = Work(desk, request, client, federation, model, "", gone, engine)
+        if case.standing is Standing.AUTHENTICATED:
+            _admit(work, history, build)
+        if not (case := work.case).last("certified"):
+            original = read_state(work.place / "omega0.sealed", work.key)[0]
+            work = replace(work, method=_method(work))
+            _unlearn(work, original, auditor, build, listeners)
+        return _put_into_service(work)
+
+
+def _put_into_service(work: Work) -> Case:
+    """The model of a certified request replaces the one in production, and the client takes part no more."""
+    case = work.case
+    if (certified := case.last("certified")) is not None and case.last("installed") is None:
+        work.desk.suppress(work.client)
+        install(work.desk, work.request)
+        work.tell("installed", model=certified.fields["model"])
+    return work.case
+
+
+def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] | None) -> None:
+    """Checks that the request can be answered; keeps the model before it, encrypted, while it is needed."""
+    plan = plan_erasure(
+        work.desk, work.client, work.federation, work.model, history=history, gone=work.gone, build=build
+    )
+    if plan.problems:
+        more = f" (and {len(plan.problems) - 1} more: fedunlearn plan)" if len(plan.problems) > 1 else ""
+        raise FedUnlearnError(f"the request cannot be answered yet: {plan.problems[0]}{more}")
+    before = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
+    stored = json_bytes(plan.as_dict())
+    write(work.place / "plan.json", stored, private=True)
+    write(work.place / "omega0.sealed", work.key.seal(state_bytes(before)), private=True)
+    if history is not None:
+        write(work.place / "history.sealed", work.key.seal(tensor_bytes(history.tensors())), private=True)
+    work.tell(
+        "admitted",
+        model=model_hash(before),
+        method=plan.method,
+        retained=plan.online.retained,
+        rounds=sum(phase.rounds for phase in plan.phases),
+        plan=_fingerprint(plan),
+        key=work.key.id,
+    )
+
+
+def _fingerprint(plan: Plan) -> str:
+    """Of what a plan says, without the time that it estimates."""
+    told = plan.as_dict()
+    return fingerprint({name: told[name] for name in told.keys() - {"seconds", "timing", "sentences"}})
+
+
+def _method(work: Work) -> str:
+    """The method of the desk's settings, or the one that the plan chose."""
+    return work.desk.policy.method or str(read_json(work.place / "plan.json")["method"])
+
+
+def _unlearn(
+    work: Work,
+    original: State,
+    auditor: Auditor | None,
+    build: Callable[[], nn.Module] | None,
+    listeners: Sequence[Listener],
+) -> None:
+    """Runs the method, unless this attempt has ended, and tells what was found."""
+    desk, policy = work.desk, work.desk.policy
+    case = work.case
+    if case.standing is Standing.ADMITTED or case.standing.ended:
+        work.tell("unlearning", attempt=case.attempt + 1)
+    vectors.load(work.model, original)
+    if isinstance(work.federation, Authorising):
+        work.federation.authorise(
+            work.client,
+            desk.document(work.request),
+            name=policy.federation,
+            model=work.model,
+            folder=work.place / "run",
+            ledger=desk.folder / "nonces" / "federation",
+        )
+    sealed = work.place / "history.sealed"
+    try:
+        outcome = forget(
+            work.federation,
+            copy.deepcopy(work.model),
+            work.client,
+            work.place / "run",
+            method=work.method,
+            schedule=policy.stages,
+            history=History.from_tensors(read_tensors(sealed, work.key)[0]) if sealed.exists() else None,
+            training=policy.local_training,
+            participation=policy.taking_part,
+            build=build,
+            seed=policy.seed,
+            gone=work.gone,
+            guards=policy.guards.guards(),
+            without=desk.forgotten(work.federation.present()),
+            cipher=work.key,
+            listeners=listeners,
+            witnesses=[lambda event: _follow(work, event)],
+            **policy.options,
+        )
+    except ForgettingFailed as failure:
+        outcome = failure.outcome
+        if outcome.status is Status.MISSING_REPLY and not _target_missing(work, outcome):
+            raise
+    _conclude(work, original, outcome, auditor)
+
+
+def _follow(work: Work, event: Event) -> None:
+    """Tells when unlearning has ended and recovery begins; once in each attempt, whatever is repeated."""
+    phase, state = event.phases[event.progress.phase], event.progress.state
+    ended = state.round == phase.rounds or state.status is not Status.RUNNING
+    told = {entry.event for entry in work.case.current}
+    follows = any(each.stage is Stage.POSTTRAINING for each in event.phases[event.progress.phase :])
+    if phase.stage is Stage.UNLEARNING and ended and not state.status.failed:
+        if "verified" not in told:
+            work.tell("verified", **_found(event.metrics, state, "unlearning"))
+        if follows and "recovering" not in told:
+            work.tell("recovering", attempt=work.case.attempt)
+    elif phase.stage is Stage.POSTTRAINING and "recovering" not in told:
+        work.tell("recovering", attempt=work.case.attempt)
+
+
+def _found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "rounds": int(metrics["elapsed"]),
+        "model": model_hash(state),
+        "measures": {name: float(metrics[name]) for name in MEASURES if name in metrics},
+    }
+
+
+def _target_missing(work: Work, outcome: Outcome) -> bool:
+    """Whether the run lacks the client that asked, and not somebody else."""
+    return work.client in outcome.reason or work.client not in work.federation.present()
+
+
+def _conclude(work: Work, original: State, outcome: Outcome, auditor: Auditor | None) -> None:
+    """Collects the evidence, issues the certificate that follows from it, and tells how the request ended."""
+    evidence = None if outcome.status.failed else _evidence(work, original, outcome.state, auditor)
+    if not outcome.status.failed and work.case.standing is not Standing.VERIFIED:
+        verdict = "none" if evidence is None else str(evidence.verdict or "none")
+        found = _found(outcome.metrics[-1], outcome.state, "recovery")
+        work.tell("verified", **found, guards=_guard_codes(outcome), verdict=_code(verdict))
+    vectors.load(work.model, outcome.state)
+    end = _end(outcome, evidence)
+    document, claim = certify(
+        work.desk,
+        work.case,
+        outcome=outcome,
+        evidence=evidence,
+        end=end,
+        model=work.model,
+        method=work.method,
+        client=work.client,
+        engine=work.engine,
+    )
+    digest = hashlib.sha256(document.encode()).hexdigest()
+    reason = {} if end is Standing.CERTIFIED else {"reason": _reason(outcome, end)}
+    work.tell(end, claim=claim, model=model_hash(outcome.state), certificate=digest, **reason)
+
+
+def _evidence(work: Work, original: State, after: State, auditor: Auditor | None) -> Evidence | None:
+    """What the clients find about the model; None where the client that asked is not there to measure."""
+    if work.gone or work.client not in work.federation.present():
+        return None
+    if auditor is not None:
+        return auditor(after, original)
+    try:
+        return audit(work.federation, after, targets=work.client, original=original)
+    except FedUnlearnError as error:
+        warnings.warn(f"the model was not audited: {error}", stacklevel=2)
+        return None
+
+
+def _end(outcome: Outcome, evidence: Evidence | None) -> Standing:
+    failed = {
+        Status.NO_DIRECTION: Standing.NO_DIRECTION,
+        Status.GUARD_STOP: Standing.GUARD_STOP,
+        Status.MISSING_REPLY: Standing.PARTIAL,
+        Status.DIVERGED: Standing.ESCALATED,
+    }
+    if outcome.status in failed:
+        return failed[outcome.status]
+    remembered = verdict_of(evidence_entries(evidence)[0]) is Verdict.UNDER
+    return Standing.ESCALATED if remembered or _unforgotten(outcome) else Standing.CERTIFIED
+
+
+def _reason(outcome: Outcome, end: Standing) -> str:
+    if outcome.status.failed:
+        return str(outcome.status)
+    return "not-forgotten" if _unforgotten(outcome) else "under-forgotten"
+
+
+def _guard_codes(outcome: Outcome) -> dict[str, int]:
+    refused, events = guard_counts(outcome.warnings)
+    return {f"refused:{reason}": count for reason, count in refused.items()} | {
+        str(event): count for event, count in events.items()
+    }
+
+
+def _unforgotten(outcome: Outcome) -> bool:
+    """Whether the measures of the run say that the client is not forgotten."""
+    return GuardEvent.NOT_FORGOTTEN in guard_counts(outcome.warnings)[1]
+
+
+def _code(text: str) -> str:
+    return text.replace(" ", "-")
