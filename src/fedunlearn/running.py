@@ -57,6 +57,7 @@ def run_in(
         "model_sha256": model_hash(outcome.state),
         "unheard": list(outcome.unheard),
         **({"warnings": list(outcome.warnings)} if outcome.warnings else {}),
+        **({} if outcome.guards is None else {"guards": dict(outcome.guards)}),
     }
     folder.write(
         {"model.safetensors": folder.tensors(module.state_dict()), "outcome.json": json_bytes(ended)}

@@ -83,7 +83,10 @@ def fresh_model(model: nn.Module, build: Callable[[], nn.Module] | None, seed: i
 
 
 class ForgettingFailed(FedUnlearnError):
-    """A request that could not be completed; the model is as it was, and the same call tries again."""
+    """A request that could not be completed; the model is as it was.
+
+    The same call tries again, unless guards stopped unlearning: then it needs other settings.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -656,6 +659,7 @@ def _read(place: Path, identity: Mapping[str, Any], cipher: record.Cipher | None
         rows,
         tuple(ended.get("unheard", ())),
         tuple(ended.get("warnings", ())),
+        ended.get("guards"),
     )
 
 

@@ -131,8 +131,9 @@ def test_steps_and_their_sum_have_limits():
     )
     assert stopped.status is Status.GUARD_STOP
     assert "raise the budget" in stopped.reason
-    assert len([row for row in stopped.metrics if row["stage"] == "unlearning"]) == 3
-    assert stopped.state.round == 2
+    assert [row["round"] for row in stopped.metrics if row["stage"] == "unlearning"] == [1, 2, 2]
+    assert stopped.guards is not None
+    assert stopped.guards["stopped:budget"] == 1
 
 
 def test_an_amplified_step_is_cut_and_the_client_behind_it_named():
@@ -355,6 +356,108 @@ def test_a_guarded_run_resumes_from_its_checkpoints_to_the_same_bits(what, tmp_p
         assert equal(tensors(later.state), tensors(whole.state))
         assert later.warnings == whole.warnings
         assert measured(later) == measured(whole)[stop + 1 :]
+
+
+STRICT = Guards(halvings=0, target_norm=1e9, step=1e9)
+WILD = {TARGET: only_after(2, scaled(1e6))}
+FIVE = Schedule(5, 0.05, 4, 0.05)
+
+
+def ended(resume=None, listeners=(), attacks=WILD, schedule=FIVE, **options):
+    """A run whose unlearning is stopped in its third round."""
+    federation = Attacked(Quadratics(**options), attacks)
+    federation.trainings = 0 if resume is None else resume.elapsed_rounds
+    return unlearn(
+        phases("fedosd", schedule), request(), federation, guards=STRICT, resume=resume, listeners=listeners
+    )
+
+
+def test_a_stop_in_unlearning_keeps_the_last_admitted_model_and_post_training_repairs_it():
+    events: list[Event] = []
+    outcome = ended(listeners=[events.append])
+    kept = next(event for event in events if event.metrics.get("status") == Status.GUARD_STOP)
+    assert kept.progress.state.round == 2
+    assert torch.equal(kept.progress.state.params, events[2].progress.state.params)
+    assert not torch.equal(kept.progress.state.params, request().params)
+    assert [row["stage"] for row in outcome.metrics] == ["start"] + 3 * ["unlearning"] + 4 * ["post-training"]
+    assert outcome.status is Status.GUARD_STOP
+    assert outcome.status.failed
+    assert outcome.reason == kept.metrics["reason"]
+    assert outcome.guards is not None
+    assert outcome.guards["stopped:harm"] == 1
+    two = ended(attacks={}, schedule=Schedule(2, 0.05, 4, 0.05))
+    assert two.status is Status.DONE
+    assert equal(tensors(outcome.state), tensors(two.state))  # as if unlearning had been that short
+
+
+def test_a_run_that_was_stopped_by_guards_resumes_to_the_same_bits_and_stays_failed():
+    events: list[Event] = []
+    whole = ended(listeners=[events.append])
+    for number, event in enumerate(events):
+        later = ended(resume=event.progress)
+        assert equal(tensors(later.state), tensors(whole.state))
+        assert later.status is whole.status
+        assert later.reason == whole.reason
+        assert later.warnings == whole.warnings
+        assert later.guards == whole.guards
+        assert measured(later) == measured(whole)[number + 1 :]
+
+
+def test_a_run_that_guards_have_stopped_is_not_tried_again():
+    """Nobody is asked; the model was repaired, and is no model to go on unlearning from."""
+    events: list[Event] = []
+    whole = ended(listeners=[events.append])
+    again = ended(resume=events[-1].progress, attacks={})
+    assert again.metrics == ()
+    assert again.status is Status.GUARD_STOP
+    assert equal(tensors(again.state), tensors(whole.state))
+
+
+def test_a_repair_that_fails_tells_both_reasons_and_can_be_tried_again():
+    events: list[Event] = []
+    whole = ended()
+    everybody = {client: [5] for client in CLIENTS}
+    broken = ended(absent=everybody, listeners=[events.append])
+    assert broken.status is Status.GUARD_STOP
+    assert whole.reason in broken.reason
+    assert "then missing_reply: nobody answered" in broken.reason
+    assert equal(tensors(ended(resume=events[-1].progress).state), tensors(whole.state))
+
+
+def test_a_stop_without_post_training_is_final_too():
+    events: list[Event] = []
+    whole = ended(listeners=[events.append], schedule=Schedule(5, 0.05, 0, 0.05))
+    again = ended(resume=events[-1].progress, attacks={}, schedule=Schedule(5, 0.05, 0, 0.05))
+    assert again.metrics == ()
+    assert (again.status, again.reason) == (whole.status, whole.reason)
+
+
+CODES = {
+    "refused:norm": {BAD: scaled(100)},
+    "refused:replay": {BAD: stale},
+    "refused:copy": {BAD: copied_from(TARGET)},
+    "refused:not_finite": {BAD: scaled(math.nan)},
+    "refused:shape": {BAD: lambda seen: seen.sends(seen.own.moved[:-1])},
+    "refused:dtype": {BAD: lambda seen: seen.sends(seen.own.moved.double())},
+    "refused:field": {BAD: lambda seen: Reply(None, 1)},
+    "shortened": {TARGET: scaled(1e4)},
+    "cut:amplification": {BAD: copied_from(TARGET, 0.01, -1.0)},
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_what_guards_did_is_counted_by_codes_that_name_nobody(code):
+    outcome, seen = run(CODES[code])
+    assert outcome.guards is not None
+    assert outcome.guards[code] >= 1
+    assert not any(client in key for key in outcome.guards for client in CLIENTS)
+    if code.startswith("refused:"):
+        missing = [failure.reason for replies in seen for failure in replies.missing.values()]
+        assert outcome.guards[code] == missing.count(Reason(code.partition(":")[2]))
+    honest, _ = run()
+    assert honest.guards is not None
+    assert code not in honest.guards
+    assert run(CODES[code], guards=None)[0].guards is None
 
 
 @pytest.mark.parametrize("seed", range(100))

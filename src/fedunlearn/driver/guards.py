@@ -25,6 +25,7 @@ from ..core import (
     Request,
     Stage,
     State,
+    Status,
     Vector,
     require,
     require_count,
@@ -44,6 +45,7 @@ UNTRIED = (
     "no retained client reports a loss, so no step is tried before it is taken: let clients measure their "
     "training loss, or pass Guards(utility=False)"
 )
+UNMEASURED = "nothing is measured of the targets, so nobody knows whether they are forgotten"
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,13 @@ class Watch:
     updates: Mapping[ClientId, Vector] = field(default_factory=dict)
     """Of the last exchange."""
 
-    def note(self, event: str) -> None:
-        """Counts an event that the outcome is to tell."""
-        events = self.guarded.events
-        self.guarded = replace(self.guarded, events={**events, event: events.get(event, 0) + 1})
+    def note(self, code: str, event: str = "") -> None:
+        """Counts a code, and the sentence with which the outcome is to tell what happened."""
+        codes, events = self.guarded.codes, self.guarded.events
+        codes = {**codes, code: codes.get(code, 0) + 1}
+        if event:
+            events = {**events, event: events.get(event, 0) + 1}
+        self.guarded = replace(self.guarded, codes=codes, events=events)
 
     def screen(self, jobs: Jobs, replies: Replies) -> Replies:
         """The updates that may be used: none too long, none used before, none copied; targets shortened."""
@@ -105,18 +110,25 @@ class Watch:
         retained = [norms[client] for client in self.request.retained if client in norms]
         typical = median(retained) if retained else 0.0
         accepted, refused, seen = dict(replies), dict(replies.missing), dict(self.guarded.seen)
+        for reason in (failure.reason for failure in refused.values()):
+            if reason.refusal:
+                self.note(f"refused:{reason}")
         for client in sorted(moved, key=lambda client: (client not in self.request.targets, client)):
             failure = self._refusal(client, jobs, norms[client], typical, seen)
             if failure is not None:
-                self.note(f"an update of {client} was refused ({failure.reason}): it {failure.detail}")
+                self.note(
+                    f"refused:{failure.reason}",
+                    f"an update of {client} was refused ({failure.reason}): it {failure.detail}",
+                )
                 refused[client] = failure
                 del accepted[client]
             elif client in self.request.targets and 0 < self.guards.target_norm * typical < norms[client]:
                 share = self.guards.target_norm * typical / norms[client]
                 accepted[client] = replace(replies[client], displacement=moved[client] * share)
                 self.note(
+                    "shortened",
                     f"the update of {client} was shortened to {self.guards.target_norm:g} times the median "
-                    "of the retained clients"
+                    "of the retained clients",
                 )
         self.guarded = replace(self.guarded, seen=dict(list(seen.items())[-REMEMBERED:]))
         return Replies(accepted, refused)
@@ -160,13 +172,17 @@ class Watch:
         if lengthened > self.guards.amplification:
             share = self.guards.amplification / lengthened
             self.note(
+                "cut:amplification",
                 f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that; the "
-                f"update most like a target's, or like its opposite, is that of {self._closest()}"
+                f"update most like a target's, or like its opposite, is that of {self._closest()}",
             )
         longest = self.guards.step * _norm(origin)
         if phase.stage is Stage.UNLEARNING and share * length > longest > 0:
             share = longest / length
-            self.note(f"a step of unlearning was longer than {self.guards.step:.0%} of the model, and cut")
+            self.note(
+                "cut:step",
+                f"a step of unlearning was longer than {self.guards.step:.0%} of the model, and cut",
+            )
         return after if share == 1 else part(before, origin, after, share)
 
     def _closest(self) -> ClientId:
@@ -195,13 +211,20 @@ class Watch:
         reference = {client: max(loss, first[client]) for client, loss in losses.items()}
         self.guarded = replace(self.guarded, original=first, reference=reference)
         if not any(map(math.isfinite, first.values())) and UNTRIED not in self.guarded.events:
-            self.note(UNTRIED)
+            self.note("untried", UNTRIED)
 
     @property
     def tries(self) -> bool:
         """Whether steps are tried: retained clients report losses, or have not been asked yet."""
         known = self.guarded.original
         return self.guards.utility and (not known or any(map(math.isfinite, known.values())))
+
+    def stop(self, phase: Phase, before: State, code: str, reason: str) -> State:
+        """The state before a step that cannot be admitted, and the end of its phase."""
+        self.note(f"stopped:{code}")
+        if phase.stage is Stage.UNLEARNING:
+            self.guarded = replace(self.guarded, stopped=reason)
+        return replace(before, diagnostics={}).halt(Status.GUARD_STOP, reason)
 
     def harmed(self, losses: Mapping[ClientId, float]) -> dict[ClientId, tuple[float, float]]:
         """The clients that a step would harm: the loss that they have with it, and the largest admitted."""
@@ -270,13 +293,20 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
             "the targets' own unlearning loss has hardly fallen in unlearning: "
             f"{now['train_loss_target']:.3g}, in the first round {first:.3g}"
         )
-    return "nothing is measured of the targets, so nobody knows whether they are forgotten"
+    return UNMEASURED
 
 
 def warnings(guarded: Guarded) -> tuple[str, ...]:
     """What the guards noted in a run, in sentences."""
     events = [f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()]
     return (*events, guarded.unmoved) if guarded.unmoved else tuple(events)
+
+
+def counts(guarded: Guarded) -> dict[str, int]:
+    """What the guards noted in a run, by codes that name nobody."""
+    if not guarded.unmoved:
+        return dict(guarded.codes)
+    return {**guarded.codes, "unmeasured" if guarded.unmoved == UNMEASURED else "unmoved": 1}
 
 
 def _norm(vector: Vector) -> float:

@@ -42,7 +42,7 @@ from ..core import (
 from ..core.threads import one_thread
 from ..maths import distance
 from .gate import admit, finite, measured_in_vain
-from .guards import Guards, Watch, finite_losses, part, starting, unmoved
+from .guards import Guards, Watch, counts, finite_losses, part, starting, unmoved
 from .guards import warnings as noted
 from .participation import Participation
 from .preconditions import preconditions
@@ -84,8 +84,9 @@ def unlearn(
     With ``stop`` rules every round of unlearning is evaluated. A target that meets one of them is left out of
     the rounds that follow, and the phase ends when every target has met one.
 
-    ``guards`` limit what a single client can do to the model. What they noted is in ``Outcome.warnings``; a
-    step that they cannot admit ends the run with ``Status.GUARD_STOP`` and the last admitted model.
+    ``guards`` limit what a single client can do to the model. What they noted is in ``Outcome.warnings``. A
+    step that they cannot admit ends its phase with the last admitted model, and the run with
+    ``Status.GUARD_STOP``: after unlearning, post-training still repairs the model before the run ends.
     """
     run = course(
         phases,
@@ -173,6 +174,8 @@ def course(
             progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
     for index in range(progress.phase, len(phases)):
         phase = phases[index]
+        if progress.guarded.stopped and phase.stage is Stage.UNLEARNING:
+            continue
         if index > progress.phase or progress.elapsed_rounds == 0:
             started = phase.start(request, progress.state)
             fresh = replace(progress.guarded, reference={})
@@ -196,9 +199,11 @@ def course(
             if guards is not None and ended and not progress.state.status.failed:
                 progress = run.judged(progress, metrics)
             announce(progress, metrics)
-        if progress.state.status.failed:
+        # Where guards stop unlearning, the retained clients still repair the model.
+        repaired = progress.guarded.stopped and phase.stage is Stage.UNLEARNING
+        if progress.state.status.failed and not repaired:
             break
-    state = progress.state
+    state = _ended(progress)
     return Outcome(
         state,
         Status.DONE if state.status is Status.RUNNING else state.status,
@@ -206,6 +211,7 @@ def course(
         tuple(rows),
         tuple(client for client in request.retained if client not in progress.heard),
         noted(progress.guarded),
+        None if guards is None else counts(progress.guarded),
     )
 
 
@@ -420,18 +426,25 @@ class _Run:
                 if not left:
                     worst = max(harmed, key=lambda client: harmed[client][0] / harmed[client][1])
                     loss, limit = harmed[worst]
-                    return replace(before, diagnostics={}).halt(
-                        Status.GUARD_STOP,
+                    return watch.stop(
+                        phase,
+                        before,
+                        "harm",
                         f"the step of {where} would harm {', '.join(harmed)}, even halved {guards.halvings} "
                         f"times ({worst} would have a training loss of {loss:.3g}, and {limit:.3g} is "
-                        "admitted): the model before it is kept; look at the warnings for who sent what, or "
-                        "use another method, and run again",
+                        "admitted): the model before it is kept; look at the warnings for who sent what, "
+                        "and use another method or other settings",
                     )
-                watch.note(f"a step of {phase.stage} was halved because it would have harmed {min(harmed)}")
+                watch.note(
+                    "halved",
+                    f"a step of {phase.stage} was halved because it would have harmed {min(harmed)}",
+                )
                 proposed = part(before, origin, proposed, 0.5)
         if not watch.spend(phase, origin, proposed):
-            return replace(before, diagnostics={}).halt(
-                Status.GUARD_STOP,
+            return watch.stop(
+                phase,
+                before,
+                "budget",
                 f"with the step of {where}, unlearning would have moved the model by more than "
                 f"{guards.budget:g} times its length: the model before it is kept; raise the budget if the "
                 "method needs more",
@@ -563,6 +576,17 @@ class _Clock:
         began = time.perf_counter()
         yield
         self.waited += time.perf_counter() - began
+
+
+def _ended(progress: Progress) -> State:
+    """The last state; that unlearning was stopped outlives the phases that came after it."""
+    state, stopped = progress.state, progress.guarded.stopped
+    if not stopped:
+        return state
+    later = state.status.failed and state.reason != stopped
+    return state.halt(
+        Status.GUARD_STOP, f"{stopped}; then {state.status}: {state.reason}" if later else stopped
+    )
 
 
 def _finished(phase: Phase, before: State, after: State) -> State:

@@ -65,6 +65,7 @@ def read_outcome(folder: Path) -> dict[str, Any]:
         or ended.get("status") not in list(Status)
         or not isinstance(ended.get("model_sha256"), str)
         or not isinstance(ended.get("warnings", []), list)
+        or not isinstance(ended.get("guards", {}), dict)
     ):
         raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}")
     return ended
