@@ -95,14 +95,14 @@ def check(command: str, files: Path) -> None:
     given = at.make_context(at.name, words).params
     if at.name == "reproduce" and given["name"] is not None:
         plan(given["name"], scale=given["scale"], only=given["only"] or [], seeds=given["seeds"])
-    if "experiment" in given:
+    if given.get("experiment") is not None:
         path = (
             files / given["experiment"]
             if (files / given["experiment"]).exists()
             else ROOT / given["experiment"]
         )
-        if at.name in ("run", "per-example"):
-            read(path, given["overrides"] or [])
+        if at.name in ("run", "per-example", "desk"):
+            read(path, given.get("overrides") or [])
         else:
             read_comparison(
                 path,
