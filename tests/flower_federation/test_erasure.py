@@ -102,7 +102,7 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
     request = folder / "request.json"
     config = {"desk": str(folder), "request": str(request)}
 
-    with step("training, 4 rounds"):
+    with step("training, 3 rounds"):
         told = completed(deployment, deployment.run(EXAMPLE, {**config, "mode": "train"}))
     model = next(line.split()[1] for line in told.splitlines() if line.startswith("model "))
 
@@ -140,6 +140,7 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
     assert certified is not None
     assert certified.fields["claim"] == Claim.BEHAVIOURALLY_EQUIVALENT
     assert sorted(path.name for path in place.iterdir()) == [
+        "certificate.html",
         "certificate.json",
         "model.safetensors",
         "purge.json",

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-ROUNDS = 4
+ROUNDS = 3
 """Of training, and of the retrainings that an audit compares with."""
 
 

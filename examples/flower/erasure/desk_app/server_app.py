@@ -21,7 +21,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config, model = context.run_config, build()
     desk = erasure.open_desk(str(config["desk"]))
-    production = desk.folder / "model.safetensors"
+    production = desk.folder / str(desk.policy.model)
     federation = flower.connect(grid, model, clients=int(config["clients"]))
     if config["mode"] == "train":
         save_file(trained(desk, federation, model).state_dict(), production)
