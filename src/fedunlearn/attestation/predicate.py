@@ -147,10 +147,10 @@ class Safety(Section):
 
     refused: dict[Reason, Count] = {}
     guard_events: dict[GuardEvent, Count] = {}
-    min_sin: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_sin: Length | None = None
     """Of the angle between the client's update and those of the retained clients."""
     max_amplification: Length | None = None
-    max_abs_cos: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_abs_cos: Length | None = None
     """Between a step and an update of a retained client."""
     displacement: Length | None = None
     """Euclidean distance of the model after to the model before."""

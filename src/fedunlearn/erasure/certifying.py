@@ -37,6 +37,7 @@ from ..core.hashes import model_hash
 from ..core.registry import method as methods
 from ..record import write
 from ..record.files import tensor_bytes
+from ..report.certificate import write_certificate_page
 from .certificate import issue
 from .desk import DAY, Case, Desk, Standing
 from .findings import evidence_entries, guard_counts, this_environment
@@ -135,6 +136,7 @@ def certify(
     if end is Standing.CERTIFIED:
         write(place / MODEL, content, private=True)
     write(place / CERTIFICATE, document.encode())
+    write_certificate_page(document, place / PAGE)
     return document, str(predicate.claim.claim)
 
 
@@ -161,7 +163,7 @@ def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
 
 
 def _safety(outcome: Outcome) -> Safety:
-    refused, events = guard_counts(outcome.warnings)
+    refused, events = guard_counts(outcome.guards or {})
     found = {
         name: [float(row[name]) for row in outcome.metrics if name in row]
         for name in ("sine", "amplification", "max_cosine", "distance")

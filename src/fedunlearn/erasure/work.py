@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ..attestation import GuardEvent, verdict_of
+from ..attestation import verdict_of
 from ..auditing import Evidence, audit
 from ..authority import stated_client
 from ..core import (
@@ -39,7 +39,7 @@ from ..record.states import state_bytes
 from ..server import ForgettingFailed, forget, fresh_model
 from .certifying import certify, install
 from .desk import Case, Desk, Standing
-from .findings import evidence_entries, guard_counts
+from .findings import evidence_entries
 from .plan import Plan, make_plan
 from .sealing import Key
 
@@ -299,7 +299,7 @@ def _conclude(work: Work, original: State, outcome: Outcome, auditor: Auditor | 
     if not outcome.status.failed and work.case.standing is not Standing.VERIFIED:
         verdict = "none" if evidence is None else str(evidence.verdict or "none")
         found = _found(outcome.metrics[-1], outcome.state, "recovery")
-        work.tell("verified", **found, guards=_guard_codes(outcome), verdict=_code(verdict))
+        work.tell("verified", **found, guards=dict(outcome.guards or {}), verdict=_code(verdict))
     vectors.load(work.model, outcome.state)
     end = _end(outcome, evidence)
     document, claim = certify(
@@ -350,16 +350,9 @@ def _reason(outcome: Outcome, end: Standing) -> str:
     return "not-forgotten" if _unforgotten(outcome) else "under-forgotten"
 
 
-def _guard_codes(outcome: Outcome) -> dict[str, int]:
-    refused, events = guard_counts(outcome.warnings)
-    return {f"refused:{reason}": count for reason, count in refused.items()} | {
-        str(event): count for event, count in events.items()
-    }
-
-
 def _unforgotten(outcome: Outcome) -> bool:
     """Whether the measures of the run say that the client is not forgotten."""
-    return GuardEvent.NOT_FORGOTTEN in guard_counts(outcome.warnings)[1]
+    return "unmoved" in (outcome.guards or {})
 
 
 def _code(text: str) -> str:

@@ -1,0 +1,303 @@
+"""A9: a scanner that finds secrets in the files of a folder, whatever they are wrapped in.
+
+It looks for names of clients, arrays (models, updates, data), losses of single examples and exact numbers of
+examples: in plain files, compressed ones and archives, and inside base64, hexadecimal digits, JSON, HTML and
+percent escapes, which may be nested, as in the payload of a DSSE envelope inside a link of a page.
+
+It does not find what is encrypted, rounded to fewer than three digits, or cut into pieces of fewer than
+four numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+DEPTH = 4
+"""Wrappings within wrappings that are undone."""
+ALONE = 200
+"""Bytes from which on what was encoded is looked at by itself: it may be compressed."""
+WINDOW = 16
+"""Bytes of an array in a row that are a leak."""
+NUMBERS = 4
+"""Decimal numbers in a row that are a leak."""
+DIGITS = 3
+"""Significant digits below which a decimal number is too common to count."""
+TELLING = 6
+"""Significant digits from which on a single loss is a leak."""
+LARGEST = 1 << 28
+"""Bytes of a file, or of what is decompressed, that are looked at."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What must not be found."""
+
+    names: tuple[str, ...] = ()
+    arrays: Mapping[str, ArrayLike] = field(default_factory=dict)
+    """By title: models, updates or data."""
+    losses: Mapping[str, ArrayLike] = field(default_factory=dict)
+    """By title: one number for each example; a single one is a leak, too."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """By title; below 100, numbers are too common."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A secret in a file."""
+
+    file: str
+    secret: str
+    way: str
+    """How it is wrapped, and how it is written."""
+
+
+def scan(folder: Path, secrets: Secrets) -> list[Leak]:
+    """Every secret in every file of a folder, each once for each way, and in the names of files."""
+    detectors = list(_detectors(secrets))
+    found: dict[Leak, None] = {}
+    for path in sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()):
+        name = path.relative_to(folder).as_posix()
+        with path.open("rb") as file:
+            content = file.read(LARGEST)
+        for way, view in _views(content):
+            for secret, detect in detectors:
+                if told := detect(view):
+                    found[Leak(name, secret, f"{way}{told}")] = None
+        for secret, detect in detectors:
+            if detect(name.encode()):
+                found[Leak(name, secret, "name of the file")] = None
+    return list(found)
+
+
+# --- wrappings
+
+
+def _views(content: bytes, way: str = "", depth: int = DEPTH) -> Iterator[tuple[str, bytes]]:
+    """The content as it is and unwrapped, each once."""
+    seen: set[bytes] = set()
+    waiting = [(way, content, depth)]
+    while waiting:
+        way, view, left = waiting.pop()
+        key = hashlib.sha256(view).digest()
+        if key in seen:
+            continue
+        seen.add(key)
+        yield way, view
+        if left:
+            waiting += [(f"{way}{name} > ", inner, left - 1) for name, inner in _unwrapped(view)]
+
+
+def _unwrapped(view: bytes) -> Iterator[tuple[str, bytes]]:
+    yield from _decompressed(view)
+    for text in {view, view.replace(b"-", b"+").replace(b"_", b"/")}:
+        runs = re.findall(rb"[A-Za-z0-9+/]{8,}", text)
+        for start in range(4):  # what stands before it may have been taken for the beginning of it
+            decoded = [_decoded(run[start:]) for run in runs]
+            yield "base64", b"\n".join(each for each in decoded if len(each) < ALONE)
+            yield from (("base64", each) for each in decoded if len(each) >= ALONE)
+    # Mail and PEM break base64 and hexadecimal digits into lines.
+    joined = (
+        re.sub(rb"\s+", b"", view) if re.search(rb"[A-Za-z0-9+/]{40,}\r?\n[A-Za-z0-9+/]{4}", view) else b""
+    )
+    for text in filter(None, (view, joined)):
+        for run in re.findall(rb"(?:[0-9a-fA-F]{2}[:\s]?){8,}", text):
+            digits = re.sub(rb"[:\s]", b"", run)
+            yield "hexadecimal", bytes.fromhex(digits[: len(digits) // 2 * 2].decode())
+            yield "hexadecimal", bytes.fromhex(digits[1 : 1 + (len(digits) - 1) // 2 * 2].decode())
+    if joined:
+        yield "lines", joined
+    if b"\\" in view:
+        yield "JSON", _unescaped(view)
+    if b"&" in view and b";" in view:
+        yield "HTML", html.unescape(view.decode(errors="replace")).encode()
+    if b"%" in view:
+        yield "percent", unquote_to_bytes(view)
+    for name in ("utf-16-le", "utf-16-be"):
+        # Text in which every second byte is zero.
+        pattern = rb"(?:[\x20-\x7e]\x00){4,}" if name == "utf-16-le" else rb"(?:\x00[\x20-\x7e]){4,}"
+        for run in re.findall(pattern, view):
+            yield name, run.decode(name).encode()
+
+
+def _decoded(run: bytes) -> bytes:
+    """Base64, with or without its padding."""
+    whole = len(run) // 4 * 4
+    rest = run[whole:]
+    return base64.b64decode(run[:whole] + (rest + b"=" * (4 - len(rest)) if len(rest) > 1 else b""))
+
+
+def _decompressed(view: bytes) -> Iterator[tuple[str, bytes]]:
+    if view[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(view)) as file:
+                yield "gzip", file.read(LARGEST)
+        except (OSError, EOFError, zlib.error):
+            pass
+    if view[:4] == b"PK\x03\x04":
+        try:
+            with zipfile.ZipFile(io.BytesIO(view)) as archive:
+                for name in archive.namelist():
+                    yield "zip", name.encode() + b"\n" + archive.open(name).read(LARGEST)
+        except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            pass
+    if view[:1] == b"\x78":
+        with suppress(zlib.error):
+            yield "zlib", zlib.decompressobj().decompress(view, LARGEST)
+
+
+def _unescaped(view: bytes) -> bytes:
+    """JSON's escapes undone, also those of escaped JSON."""
+
+    def character(found: re.Match[bytes]) -> bytes:
+        return chr(int(found[1], 16)).encode("utf-8", "surrogatepass")
+
+    once = re.sub(rb"\\u([0-9a-fA-F]{4})", character, view.replace(rb"\\u", rb"\u"))
+    return once.replace(rb"\"", b'"').replace(rb"\/", b"/").replace(rb"\n", b"\n")
+
+
+# --- secrets
+
+Detector = Callable[[bytes], str]
+"""How the secret is written in a view, or nothing."""
+
+
+def _detectors(secrets: Secrets) -> Iterator[tuple[str, Detector]]:
+    for name in secrets.names:
+        yield name, _name(name)
+    for title, count in secrets.counts.items():
+        assert count >= 100, f"{title} = {count} is too common a number to look for"
+        yield title, _count(count)
+    for title, array in (*secrets.arrays.items(), *secrets.losses.items()):
+        values = np.asarray(array, dtype=np.float64).ravel()
+        assert len(values) >= NUMBERS, f"{title} is too short to look for"
+        yield title, _bytes(values)
+        yield title, _decimals(values, single=title in secrets.losses)
+
+
+def _name(name: str) -> Detector:
+    """The name in any case, and hashes of it that need no key: whoever guesses the name can check them."""
+    spelled = re.compile(rb"(?<![0-9A-Za-z])" + re.escape(name.encode()) + rb"(?![0-9A-Za-z])", re.IGNORECASE)
+    digests = [hashlib.new(kind, name.encode()) for kind in ("md5", "sha1", "sha256", "sha512")]
+
+    def detect(view: bytes) -> str:
+        if spelled.search(view):
+            return "name"
+        lower = view.lower()
+        for digest in digests:
+            if digest.digest() in view or digest.hexdigest().encode() in lower:
+                return f"{digest.name} of the name"
+        return ""
+
+    return detect
+
+
+def _count(count: int) -> Detector:
+    written = "|".join({str(count), f"{count:,}", f"{count:_}", f"{count:,}".replace(",", " ")})
+    number = re.compile(
+        rf"(?<![0-9A-Za-z.,_]){'(?:' + written + ')'}(?:\.0+)?(?![0-9A-Za-z_]|[.,][0-9])".encode()
+    )
+    return lambda view: "number" if number.search(view) else ""
+
+
+def _bytes(values: NDArray[np.float64]) -> Detector:
+    """The array as numbers of a type, of which WINDOW bytes in a row are enough."""
+    with np.errstate(over="ignore"):
+        written = {kind: values.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8", "<f2")}
+    known = {kind: (content, np.unique(_pairs(content))) for kind, content in written.items()}
+
+    def detect(view: bytes) -> str:
+        for start in range(4):
+            pairs = _pairs(view[start:])
+            if len(pairs) < 3:
+                continue
+            for kind, (content, ours) in known.items():
+                place = np.minimum(np.searchsorted(ours, pairs), len(ours) - 1)
+                hits = ours[place] == pairs
+                for at in np.flatnonzero(hits[:-2] & hits[2:]):
+                    window = view[start + 4 * at : start + 4 * at + WINDOW]
+                    # Zeros, and any other number over and over, are everywhere.
+                    if len({window[n : n + 4] for n in range(0, WINDOW, 4)}) > 2 and window in content:
+                        return f"bytes {kind}"
+        return ""
+
+    return detect
+
+
+def _pairs(content: bytes) -> NDArray[np.uint64]:
+    """Every eight bytes in steps of four."""
+    words = np.frombuffer(content[: len(content) // 4 * 4], "<u4").astype(np.uint64)
+    return words[:-1] | words[1:] << np.uint64(32)
+
+
+NUMBER = re.compile(rb"(?:-|\xe2\x88\x92)?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def _decimals(values: NDArray[np.float64], *, single: bool) -> Detector:
+    """The array in decimal numbers, as precise as they are written."""
+    order = np.argsort(values)
+    ordered = values[order]
+
+    def matches(text: tuple[float, float], at: NDArray[np.intp]) -> NDArray[np.bool_]:
+        value, error = text
+        inside = at < len(values)
+        found: NDArray[np.bool_] = inside & (np.abs(values[np.minimum(at, len(values) - 1)] - value) <= error)
+        return found
+
+    def detect(view: bytes) -> str:
+        numbers = _numbers(view)
+        for place, (value, error, digits) in enumerate(numbers):
+            if digits < DIGITS:
+                continue
+            low = np.searchsorted(ordered, value - error, side="left")
+            high = np.searchsorted(ordered, value + error, side="right")
+            if low == high:
+                continue
+            if single and digits >= TELLING:
+                return "number"
+            row = numbers[place : place + NUMBERS]
+            if len(row) < NUMBERS or any(each[2] < DIGITS for each in row) or len(set(row)) < 3:
+                continue
+            at = order[low:high]
+            fits = np.ones(len(at), dtype=bool)
+            for step, (following, wide, _) in enumerate(row[1:], 1):
+                fits &= matches((following, wide), at + step)
+            if fits.any():
+                return "numbers"
+        return ""
+
+    return detect
+
+
+def _numbers(view: bytes) -> list[tuple[float, float, int]]:
+    """Decimal numbers in a view: value, half a unit of the last digit, significant digits."""
+    found = []
+    for match in NUMBER.finditer(view):
+        text = match[0].decode(errors="ignore").replace("−", "-").lstrip("-")
+        negative = match[0][:1] in (b"-", b"\xe2")
+        if len(text) > 40 or not text:
+            continue
+        mantissa, _, power = text.lower().partition("e")
+        whole, _, fraction = mantissa.partition(".")
+        digits = len((whole + fraction).lstrip("0"))
+        exponent = int(power or 0)
+        if abs(exponent) > 300:
+            continue
+        value = -float(text) if negative else float(text)
+        unit = 10.0 ** (exponent - len(fraction))
+        found.append((value, max(0.5001 * unit, 1e-7 * abs(value)), digits))
+    return found
