@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from ..attestation import verdict_of
 from ..auditing import Evidence, audit
 from ..authority import stated_client
 from ..core import (
+    Authorising,
     ClientId,
     Event,
     Federation,
@@ -47,13 +48,6 @@ Auditor = Callable[[State, State], Evidence]
 
 MEASURES = ("asr", "forget_acc", "forget_loss", "r_acc", "r_acc_worst", "r_loss", "distance", "coverage")
 """What the ledger tells of a stage: means over clients, never a value of an example."""
-
-
-@runtime_checkable
-class Authorising(Protocol):
-    """A federation whose clients check a signed request themselves."""
-
-    def authorise(self, client: ClientId, document: str, **settings: Any) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -152,6 +146,8 @@ def erase(
             raise FedUnlearnError(f"request {request} is answered, and what it needed is purged")
         client = stated_client(desk.document(request))
         work = Work(desk, request, client, federation, model, "", gone, engine)
+        if not case.last("certified"):
+            _authorise(work)
         if case.standing is Standing.AUTHENTICATED:
             _admit(work, history, build)
         if not (case := work.case).last("certified"):
@@ -169,6 +165,25 @@ def _put_into_service(work: Work) -> Case:
         install(work.desk, work.request)
         work.tell("installed", model=certified.fields["model"])
     return work.case
+
+
+def _authorise(work: Work) -> None:
+    """Shows the request to the federation, which checks it against the key that the client's node has there.
+
+    The request must have been valid, and about a model that the desk served, when the desk authenticated it:
+    a run that takes longer is not cut off. A client that is gone is not asked for anything.
+    """
+    authenticated = work.case.last("authenticated")
+    if isinstance(work.federation, Authorising) and not work.gone and authenticated is not None:
+        work.federation.authorise(
+            work.client,
+            work.desk.document(work.request),
+            name=work.desk.policy.federation,
+            model=None,
+            folder=work.place / "run",
+            ledger=work.desk.folder / "nonces" / "federation",
+            now=authenticated.time,
+        )
 
 
 def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] | None) -> None:
@@ -220,15 +235,6 @@ def _unlearn(
     if case.standing is Standing.ADMITTED or case.standing.ended:
         work.tell("unlearning", attempt=case.attempt + 1)
     vectors.load(work.model, original)
-    if isinstance(work.federation, Authorising):
-        work.federation.authorise(
-            work.client,
-            desk.document(work.request),
-            name=policy.federation,
-            model=work.model,
-            folder=work.place / "run",
-            ledger=desk.folder / "nonces" / "federation",
-        )
     sealed = work.place / "history.sealed"
     try:
         outcome = forget(
