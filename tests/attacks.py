@@ -129,6 +129,21 @@ def copied_from(other: ClientId, share: float = 0.0, factor: float = 1.0) -> Att
     return attack
 
 
+def mixed(other: ClientId, third: ClientId, share: float = 0.01) -> Attack:
+    """Sends one client's update and another's in equal parts, so that theirs together leave no direction."""
+
+    def attack(seen: Seen) -> Reply:
+        if any(c not in seen.replies or seen.replies[c].displacement is None for c in (other, third)):
+            return seen.own
+        names = "attack", seen.client, seen.federation.trainings
+        one, two = seen.replies[other].moved, seen.replies[third].moved
+        random = torch.randn(one.shape, generator=generator(*names), dtype=one.dtype)
+        sent = two / two.norm() - one / one.norm() + share * random / random.norm()
+        return seen.sends(sent * two.norm())
+
+    return attack
+
+
 def idle(seen: Seen) -> Reply:
     """A free rider: sends zeros."""
     return seen.sends(torch.zeros_like(seen.own.moved))

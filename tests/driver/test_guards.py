@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from attacks import Attacked, aimed_at, copied_from, idle, noise, only_after, scaled, stale
+from attacks import Attacked, aimed_at, copied_from, idle, mixed, noise, only_after, scaled, stale
 from closed_form import (
     CLIENTS,
     DIMENSION,
@@ -80,6 +80,7 @@ REFUSED = {
     "the same again": (stale, Reason.REPLAY),
     "the target's": (copied_from(TARGET), Reason.COPY),
     "the target's with noise": (copied_from(TARGET, 0.05), Reason.COPY),
+    "the opposite of the target's": (copied_from(TARGET, 0.05, -1.0), Reason.COPY),
     "another client's": (copied_from("site-2"), Reason.COPY),
 }
 
@@ -137,12 +138,13 @@ def test_steps_and_their_sum_have_limits():
 
 
 def test_an_amplified_step_is_cut_and_the_client_behind_it_named():
-    outcome, _ = run({BAD: copied_from(TARGET, 0.01, -1.0)}, guards=Guards(utility=False))
+    outcome, _ = run({BAD: mixed(TARGET, VICTIM)}, guards=Guards(utility=False))
     cut = [row for row in outcome.metrics if row.get("amplification", 0) > 10]
     assert cut
     for row in cut:
         assert row["step_share"] == pytest.approx(10 / row["amplification"], rel=1e-3)
-    assert any("lengthened more than 10 times" in each and BAD in each for each in outcome.warnings)
+    told = next(each for each in outcome.warnings if "lengthened more than 10 times" in each)
+    assert f"without {BAD} " in told or f"without {VICTIM} " in told
 
 
 def limit(client: str, harm: float) -> float:
@@ -326,7 +328,7 @@ def test_where_nothing_is_measured_the_targets_own_loss_counts_or_nobody_knows()
 ATTACKS = {
     "shortened": {TARGET: scaled(1e4)},
     "refused": {BAD: stale, VICTIM: only_after(2, scaled(100))},
-    "amplified": {BAD: copied_from(TARGET, 0.01, -1.0)},
+    "amplified": {BAD: mixed(TARGET, VICTIM)},
 }
 
 
@@ -441,7 +443,7 @@ CODES = {
     "refused:dtype": {BAD: lambda seen: seen.sends(seen.own.moved.double())},
     "refused:field": {BAD: lambda seen: Reply(None, 1)},
     "shortened": {TARGET: scaled(1e4)},
-    "cut:amplification": {BAD: copied_from(TARGET, 0.01, -1.0)},
+    "cut:amplification": {BAD: mixed(TARGET, VICTIM)},
 }
 
 
