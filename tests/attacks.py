@@ -26,6 +26,8 @@ class Attacked:
         self.honest, self._attacks, self._lie = federation, attacks, lie
         self.trainings = 0
         """Exchanges of training so far."""
+        self.cheats = 0
+        """Replies that were not what a client had computed."""
         self.sent: dict[ClientId, list[Reply]] = {}
         """What each client sent in earlier exchanges of training."""
 
@@ -42,6 +44,7 @@ class Attacked:
         for client in self._attacks.keys() & found.keys():
             if jobs[client].work == "train":
                 found[client] = self._attacks[client](Seen(self, client, jobs, terms, replies))
+                self.cheats += found[client] is not replies[client]
             elif self._lie and jobs[client].work == "measure":
                 found[client] = _flattered(found[client])
         if any(job.work == "train" for job in jobs.values()):

@@ -10,8 +10,9 @@ from attacks import Attack, Attacked
 
 import fedunlearn
 from fedunlearn import Guards, Outcome, Request, unlearn
-from fedunlearn.core import ClientId, Listener, Stage
+from fedunlearn.core import ClientId, Stage
 from fedunlearn.core.seeds import derive
+from fedunlearn.driver.probes import Probe
 from fedunlearn.experiment import Setting, prepare, pretrained, read
 
 SMALL = ("data.fraction=0.5", "pretraining.rounds=60", "recovery.rounds=10")
@@ -27,7 +28,8 @@ def world(*overrides: str) -> tuple[Setting, Request]:
 
 def small(seed: int, partition: str = "pat-20", method: str = "fedosd") -> tuple[Setting, Request]:
     """Ten clients with 200 examples each."""
-    return world(*SMALL, f"seed={seed}", f"data.partition={partition}", f"method={method}")
+    history = ('pretraining.history=["norms"]',) if method == "federaser" else ()
+    return world(*SMALL, *history, f"seed={seed}", f"data.partition={partition}", f"method={method}")
 
 
 def forgotten(
@@ -37,7 +39,7 @@ def forgotten(
     *,
     lie: bool = False,
     evaluate_every: int = 100,
-    listeners: tuple[Listener, ...] = (),
+    probes: tuple[Probe, ...] = (),
 ) -> Outcome:
     """A run in a world in which some clients cheat."""
     setting, request = where
@@ -50,5 +52,5 @@ def forgotten(
             seed=derive("unlearning", setting.seed),
             evaluate_every=evaluate_every,
             guards=guards,
-            listeners=listeners,
+            probes=probes,
         )
