@@ -78,7 +78,9 @@ def held(number: int) -> ClientData:
     """A hundred images to learn, and others to test and to audit with."""
     images = load_images("fashion-demo").train
     x, y = images.x[number::3], images.y[number::3]
-    return ClientData((x[:100], y[:100]), {"test": (x[100:150], y[100:150]), "audit": (x[150:250], y[150:250])})
+    return ClientData(
+        (x[:100], y[:100]), {"test": (x[100:150], y[100:150]), "audit": (x[150:250], y[150:250])}
+    )
 
 
 def client_app() -> ClientApp:
@@ -87,7 +89,9 @@ def client_app() -> ClientApp:
     return app
 
 
-def nodes(folder: Path, app: Any = None, names: tuple[str, ...] | list[str] = SITES, **config: Any) -> Registered:
+def nodes(
+    folder: Path, app: Any = None, names: tuple[str, ...] | list[str] = SITES, **config: Any
+) -> Registered:
     """Nodes that demand a request signed with their own key before they forget."""
     configs = [
         {"partition-id": number, "erasure-key": str(folder / "clients" / f"{site}.pub")}
@@ -145,9 +149,7 @@ def answered(
     **options: Any,
 ) -> Case:
     auditor = against_retraining(desk, request, federation, model, rounds=4)
-    return erase(
-        desk, request, federation, copy_of(model), auditor=auditor, listeners=[listener], **options
-    )
+    return erase(desk, request, federation, copy_of(model), auditor=auditor, listeners=[listener], **options)
 
 
 class Crash(Exception):
@@ -201,7 +203,9 @@ def test_retraining_in_the_federation_makes_a_verdict_possible(folder, model):
     case = answered(desk, receive(desk, signed(model)).id, federation, model)
     told = predicate(desk, case)
     assert told.claim.claim is not Claim.PROCESS_ONLY
-    assert {"auc", "auc-before", "retained-accuracy"} <= {str(entry.measure) for entry in told.evidence.entries}
+    assert {"auc", "auc-before", "retained-accuracy"} <= {
+        str(entry.measure) for entry in told.evidence.entries
+    }
     assert "retrained-models" in {str(each.what) for each in told.retention.to_delete}
     models = sorted((desk.place(case.id) / "retrained").glob("*/*/model.safetensors"))
     assert [path.parent.parent.name for path in models] == ["1", "2"]
@@ -348,7 +352,9 @@ def test_a_federation_with_a_local_member_is_shown_the_request(folder, model, ex
     case = receive(desk, signed(model), fu.module_hash(model))
     erase(desk, case.id, joined, copy_of(model))
     assert federation.authorised == joined.authorised == TARGET
-    assert not hasattr(join(Sequential(build(), {"a": held(0)}), Sequential(build(), {"b": held(1)})), "authorise")
+    assert not hasattr(
+        join(Sequential(build(), {"a": held(0)}), Sequential(build(), {"b": held(1)})), "authorise"
+    )
 
 
 @pytest.fixture

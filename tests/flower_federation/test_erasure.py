@@ -124,7 +124,9 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
         deployment.kill(KILLED)
         back = threading.Thread(target=deployment.restart, args=(KILLED,))
         back.start()
-        until(lambda: rounds(next(iter((folder / "requests").iterdir())) / "retrained"), 600, "the audit begins")
+        until(
+            lambda: rounds(next(iter((folder / "requests").iterdir())) / "retrained"), 600, "the audit begins"
+        )
         back.join(300)
     with step("ServerApp killed, until Flower says so"):
         deployment.kill_server_app()
@@ -163,7 +165,9 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
 def without_faults(example, desk: Path, folder: Path, request: Path) -> str:
     """The hash of the model that the sequential engine ends with, from the same settings and request."""
     server_app, client_app = example
-    shutil.copytree(desk, folder, ignore=shutil.ignore_patterns("requests", "nonces", "*.jsonl", "*.safetensors"))
+    shutil.copytree(
+        desk, folder, ignore=shutil.ignore_patterns("requests", "nonces", "*.jsonl", "*.safetensors")
+    )
     for left in ("suppressed.json", "suppression.key"):
         (folder / left).unlink()
     opened, model = open_desk(folder), server_app.build()

@@ -120,7 +120,8 @@ class FlowerFederation:
         online = self._online()
         if client not in online:
             raise FedUnlearnError(
-                f"nobody is online under the name {client!r}{did_you_mean(client, online)}: start its SuperNode"
+                f"nobody is online under the name {client!r}{did_you_mean(client, online)}: "
+                "start its SuperNode"
             )
         if not online[client].registered:
             raise FedUnlearnError(
