@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +92,7 @@ def plan(
             world.federation,
             world.model,
             gone=gone,
-            retrainings=len([name for name in world.trainings if name.startswith("retraining")]),
+            retrainings=world.retrainings,
         )
     print_plan(found)
     if found.problems:
@@ -138,7 +137,7 @@ def erase(
                     case.id,
                     world.federation,
                     world.model,
-                    auditor=partial(world.auditor, display.run),
+                    auditor=world.auditor(opened, case.id, display.run),
                     gone=gone,
                     engine="simulated",
                     listeners=[listener],

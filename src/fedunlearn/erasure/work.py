@@ -149,9 +149,7 @@ def erase(
         if case.standing is Standing.PURGED:
             raise FedUnlearnError(f"request {request} is answered, and what it needed is purged")
         if case.last("purging") is not None:
-            raise FedUnlearnError(
-                f"the purge of {request} has begun: finish it with fedunlearn purge"
-            )
+            raise FedUnlearnError(f"the purge of {request} has begun: finish it with fedunlearn purge")
         client = stated_client(desk.document(request))
         work = Work(desk, request, client, federation, model, "", gone, engine)
         if not case.last("certified"):
