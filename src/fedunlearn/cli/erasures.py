@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +92,7 @@ def plan(
             world.federation,
             world.model,
             gone=gone,
-            retrainings=len([name for name in world.trainings if name.startswith("retraining")]),
+            retrainings=world.retrainings,
         )
     print_plan(found)
     if found.problems:
@@ -123,7 +122,9 @@ def erase(
     case = _known(opened, request)
     if case is None:
         case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
-    if case.standing is not Standing.PURGED:
+    if case.last("purging") is not None:
+        case = purge(opened, case.id)
+    elif case.standing is not Standing.PURGED:
         client = stated_client(opened.document(case.id))
         try:
             with (
@@ -136,7 +137,7 @@ def erase(
                     case.id,
                     world.federation,
                     world.model,
-                    auditor=partial(world.auditor, display.run),
+                    auditor=world.auditor(opened, case.id, display.run),
                     gone=gone,
                     engine="simulated",
                     listeners=[listener],

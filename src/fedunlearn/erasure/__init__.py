@@ -10,6 +10,7 @@ from .desk import Case, Desk, Standing, open_desk, receive
 from .plan import Plan, make_plan
 from .practice import Simulated, make_desk, simulated
 from .retention import due, purge
+from .retraining import against_retraining
 from .settings import Policy, read_policy
 from .work import erase, plan_erasure
 
@@ -22,6 +23,7 @@ __all__ = [
     "Simulated",
     "Standing",
     "Verified",
+    "against_retraining",
     "due",
     "erase",
     "make_desk",

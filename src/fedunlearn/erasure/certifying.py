@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from torch import nn
 
@@ -36,6 +37,7 @@ from ..core.hashes import model_hash
 from ..core.registry import method as methods
 from ..record import write
 from ..record.files import tensor_bytes
+from ..report.certificate import write_certificate_page
 from .certificate import issue
 from .desk import DAY, Case, Desk, Standing
 from .findings import evidence_entries, guard_counts, this_environment
@@ -43,6 +45,8 @@ from .findings import evidence_entries, guard_counts, this_environment
 CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
 MODEL = "model.safetensors"
+RETRAINED = "retrained"
+"""The folder of models that were retrained for the audit of a request."""
 DELETED = (
     Artefact.ORIGINAL_MODEL,
     Artefact.CHECKPOINTS,
@@ -118,7 +122,7 @@ def certify(
         evidence=tested,
         claim=Claimed.of(EndState[end.name], tested),
         retention=Retention(
-            to_delete=tuple(Deletion(what=what, by=delete_by) for what in DELETED),
+            to_delete=tuple(Deletion(what=what, by=delete_by) for what in _deleted(place)),
             key_id=desk.key(case.id).id,
             kept=KEPT,
             backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
@@ -132,7 +136,13 @@ def certify(
     if end is Standing.CERTIFIED:
         write(place / MODEL, content, private=True)
     write(place / CERTIFICATE, document.encode())
+    write_certificate_page(document, place / PAGE)
     return document, str(predicate.claim.claim)
+
+
+def _deleted(place: Path) -> tuple[Artefact, ...]:
+    """What purging deletes."""
+    return (*DELETED, Artefact.RETRAINED_MODELS) if (place / RETRAINED).exists() else DELETED
 
 
 def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
@@ -153,7 +163,7 @@ def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
 
 
 def _safety(outcome: Outcome) -> Safety:
-    refused, events = guard_counts(outcome.warnings)
+    refused, events = guard_counts(outcome.guards or {})
     found = {
         name: [float(row[name]) for row in outcome.metrics if name in row]
         for name in ("sine", "amplification", "max_cosine", "distance")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -61,32 +60,28 @@ def canary_entry(found: CanaryFinding) -> Entry:
     )
 
 
-def guard_counts(warnings: Iterable[str]) -> tuple[dict[Reason, int], dict[GuardEvent, int]]:
-    """The refused updates and the events of guards that ``Outcome.warnings`` tell, by code; no names."""
+def guard_counts(codes: Mapping[str, int]) -> tuple[dict[Reason, int], dict[GuardEvent, int]]:
+    """The refused updates and the events of ``Outcome.guards`` in the words of a certificate."""
     refused: Counter[Reason] = Counter()
     events: Counter[GuardEvent] = Counter()
-    for warning in warnings:
-        repeated = re.search(r" \((\d+) times\)$", warning)
-        count = int(repeated[1]) if repeated else 1
-        event = next((event for pattern, event in _EVENTS.items() if re.search(pattern, warning)), None)
-        reason = re.search(r" was refused \(([a-z_]+)\): ", warning)
-        if reason is not None and reason[1] in list(Reason):
-            refused[Reason(reason[1])] += count
+    for code, count in codes.items():
+        kind, _, detail = code.partition(":")
+        if kind == "refused":
+            refused[Reason(detail)] += count
         else:
-            events[event or GuardEvent.OTHER] += count
+            events[_EVENTS.get(code) or _EVENTS.get(kind, GuardEvent.OTHER)] += count
     return dict(refused), dict(events)
 
 
 _EVENTS = {
-    r"^the update of .* was shortened to ": GuardEvent.SHORTENED,
-    r"^a step was lengthened more than ": GuardEvent.AMPLIFICATION,
-    r"^a step of unlearning was longer than ": GuardEvent.STEP,
-    r"^a step of .* was halved because ": GuardEvent.HALVED,
-    r"^no retained client reports a loss": GuardEvent.UNMEASURED,
-    r"^nothing is measured of the targets": GuardEvent.UNMEASURED,
-    r"^the targets' backdoor still works": GuardEvent.NOT_FORGOTTEN,
-    r"^the loss on the data to be forgotten has hardly risen": GuardEvent.NOT_FORGOTTEN,
-    r"^the targets' own unlearning loss has hardly fallen": GuardEvent.NOT_FORGOTTEN,
+    "shortened": GuardEvent.SHORTENED,
+    "cut:amplification": GuardEvent.AMPLIFICATION,
+    "cut:step": GuardEvent.STEP,
+    "halved": GuardEvent.HALVED,
+    "stopped": GuardEvent.STOPPED,
+    "untried": GuardEvent.UNMEASURED,
+    "unmeasured": GuardEvent.UNMEASURED,
+    "unmoved": GuardEvent.NOT_FORGOTTEN,
 }
 
 

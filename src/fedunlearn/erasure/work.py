@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import nn
 
-from ..attestation import GuardEvent, verdict_of
+from ..attestation import verdict_of
 from ..auditing import Evidence, audit
 from ..authority import stated_client
 from ..core import (
+    Authorising,
     ClientId,
     Event,
     Federation,
@@ -35,10 +37,10 @@ from ..evidence import Verdict
 from ..record import fingerprint, json_bytes, locked, read_json, read_state, read_tensors, write
 from ..record.files import tensor_bytes
 from ..record.states import state_bytes
-from ..server import ForgettingFailed, forget, fresh_model
-from .certifying import certify, install
+from ..server import ForgettingFailed, forget, fresh_model, read_history, remove_rows
+from .certifying import MODEL, certify, install
 from .desk import Case, Desk, Standing
-from .findings import evidence_entries, guard_counts
+from .findings import evidence_entries
 from .plan import Plan, make_plan
 from .sealing import Key
 
@@ -47,13 +49,6 @@ Auditor = Callable[[State, State], Evidence]
 
 MEASURES = ("asr", "forget_acc", "forget_loss", "r_acc", "r_acc_worst", "r_loss", "distance", "coverage")
 """What the ledger tells of a stage: means over clients, never a value of an example."""
-
-
-@runtime_checkable
-class Authorising(Protocol):
-    """A federation whose clients check a signed request themselves."""
-
-    def authorise(self, client: ClientId, document: str, **settings: Any) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,7 @@ def erase(
     federation: Federation,
     model: nn.Module,
     *,
-    history: History | None = None,
+    history: Path | History | None = None,
     auditor: Auditor | None = None,
     gone: bool = False,
     engine: str = "own",
@@ -140,9 +135,12 @@ def erase(
 ) -> Case:
     """Answers a request that ``receive`` has authenticated; the same call continues after a crash.
 
-    ``model`` is the one in production and becomes the model after the request. ``auditor`` compares the two
-    beside retrained models; without it, the client measures the model itself and no verdict is possible.
-    ``gone`` says that the client has left: then only methods that do not ask it can run.
+    ``model`` is the one in production and becomes the certified one; if the request fails, it stays.
+    ``auditor`` compares the two beside retrained models; without it, the client measures the model itself and
+    no verdict is possible.
+    ``history`` is the file that ``flower.Recording`` wrote, or what it holds: the request keeps an encrypted
+    copy, and the rows of the client are deleted from the file. ``gone`` says that the client has left: then
+    only methods that do not ask it can run.
     """
     with locked(desk.folder / "work.lock"):
         case = desk.case(request)
@@ -150,10 +148,16 @@ def erase(
             raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
         if case.standing is Standing.PURGED:
             raise FedUnlearnError(f"request {request} is answered, and what it needed is purged")
+        if case.last("purging") is not None:
+            raise FedUnlearnError(f"the purge of {request} has begun: finish it with fedunlearn purge")
         client = stated_client(desk.document(request))
         work = Work(desk, request, client, federation, model, "", gone, engine)
+        if not case.last("certified"):
+            _authorise(work)
         if case.standing is Standing.AUTHENTICATED:
-            _admit(work, history, build)
+            _admit(work, read_history(history) if isinstance(history, Path) else history, build)
+        if isinstance(history, Path):
+            remove_rows(history, [client])
         if not (case := work.case).last("certified"):
             original = read_state(work.place / "omega0.sealed", work.key)[0]
             work = replace(work, method=_method(work))
@@ -168,7 +172,28 @@ def _put_into_service(work: Work) -> Case:
         work.desk.suppress(work.client)
         install(work.desk, work.request)
         work.tell("installed", model=certified.fields["model"])
+    if certified is not None:
+        work.model.load_state_dict(read_tensors(work.place / MODEL)[0])
     return work.case
+
+
+def _authorise(work: Work) -> None:
+    """Shows the request to the federation, which checks it against the key that the client's node has there.
+
+    The request must have been valid, and about a model that the desk served, when the desk authenticated it:
+    a run that takes longer is not cut off. A client that is gone is not asked for anything.
+    """
+    authenticated = work.case.last("authenticated")
+    if isinstance(work.federation, Authorising) and not work.gone and authenticated is not None:
+        work.federation.authorise(
+            work.client,
+            work.desk.document(work.request),
+            name=work.desk.policy.federation,
+            model=None,
+            folder=work.place / "run",
+            ledger=work.desk.folder / "nonces" / "federation",
+            now=authenticated.time,
+        )
 
 
 def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] | None) -> None:
@@ -220,15 +245,6 @@ def _unlearn(
     if case.standing is Standing.ADMITTED or case.standing.ended:
         work.tell("unlearning", attempt=case.attempt + 1)
     vectors.load(work.model, original)
-    if isinstance(work.federation, Authorising):
-        work.federation.authorise(
-            work.client,
-            desk.document(work.request),
-            name=policy.federation,
-            model=work.model,
-            folder=work.place / "run",
-            ledger=desk.folder / "nonces" / "federation",
-        )
     sealed = work.place / "history.sealed"
     try:
         outcome = forget(
@@ -284,17 +300,20 @@ def _found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
 
 def _target_missing(work: Work, outcome: Outcome) -> bool:
     """Whether the run lacks the client that asked, and not somebody else."""
-    return work.client in outcome.reason or work.client not in work.federation.present()
+    named = re.search(rf"(?<![\w-]){re.escape(work.client)}(?![\w-])", outcome.reason)
+    return named is not None or work.client not in work.federation.present()
 
 
 def _conclude(work: Work, original: State, outcome: Outcome, auditor: Auditor | None) -> None:
     """Collects the evidence, issues the certificate that follows from it, and tells how the request ended."""
     evidence = None if outcome.status.failed else _evidence(work, original, outcome.state, auditor)
-    if not outcome.status.failed and work.case.standing is not Standing.VERIFIED:
-        verdict = "none" if evidence is None else str(evidence.verdict or "none")
-        found = _found(outcome.metrics[-1], outcome.state, "recovery")
-        work.tell("verified", **found, guards=_guard_codes(outcome), verdict=_code(verdict))
-    vectors.load(work.model, outcome.state)
+    told = {entry.fields.get("stage") for entry in work.case.current if entry.event == "verified"}
+    if not outcome.status.failed and "end" not in told:
+        verdict = str((evidence and evidence.verdict) or "none").replace(" ", "-")
+        found = _found(outcome.metrics[-1], outcome.state, "end")
+        work.tell("verified", **found, guards=dict(outcome.guards or {}), verdict=verdict)
+    module = copy.deepcopy(work.model)
+    vectors.load(module, outcome.state)
     end = _end(outcome, evidence)
     document, claim = certify(
         work.desk,
@@ -302,7 +321,7 @@ def _conclude(work: Work, original: State, outcome: Outcome, auditor: Auditor | 
         outcome=outcome,
         evidence=evidence,
         end=end,
-        model=work.model,
+        model=module,
         method=work.method,
         client=work.client,
         engine=work.engine,
@@ -344,17 +363,6 @@ def _reason(outcome: Outcome, end: Standing) -> str:
     return "not-forgotten" if _unforgotten(outcome) else "under-forgotten"
 
 
-def _guard_codes(outcome: Outcome) -> dict[str, int]:
-    refused, events = guard_counts(outcome.warnings)
-    return {f"refused:{reason}": count for reason, count in refused.items()} | {
-        str(event): count for event, count in events.items()
-    }
-
-
 def _unforgotten(outcome: Outcome) -> bool:
     """Whether the measures of the run say that the client is not forgotten."""
-    return GuardEvent.NOT_FORGOTTEN in guard_counts(outcome.warnings)[1]
-
-
-def _code(text: str) -> str:
-    return text.replace(" ", "-")
+    return "unmoved" in (outcome.guards or {})
