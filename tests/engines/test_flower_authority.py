@@ -195,12 +195,8 @@ def test_a_node_checks_the_federation_that_its_configuration_names(public, tmp_p
     configs = [
         {"partition-id": n, "erasure-key": str(public / f"site-{n}"), "federation": "banks"} for n in range(5)
     ]
-    federation = flower.connect(
-        Registered(served(NAME), configs, names=CLIENTS, keys=PUBLIC),
-        network(NAME),
-        clients=5,
-        patience=QUICK,
-    )
+    grid = Registered(served(NAME), configs, names=CLIENTS, keys=PUBLIC)
+    federation = flower.connect(grid, network(NAME), clients=5, patience=QUICK)
     authorise(federation, document(), tmp_path / "run")
     with (
         pytest.warns(UserWarning, match="the request names 'hospitals', not 'banks'"),

@@ -74,8 +74,8 @@ def new_desk(folder: Path, deployment: Deployment) -> Path:
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The app's modules, in this process."""
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
+    """The modules of the app in this process: server and client."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     from desk_app import client_app, server_app
 
@@ -90,9 +90,9 @@ def completed(deployment: Deployment, run: int) -> str:
     return deployment.log(run)
 
 
-def rounds(folder: Path) -> int:
-    """How many the runs below a folder have recorded."""
-    files = folder.glob("**/metrics.jsonl")
+def rounds(folder: Path, runs: str) -> int:
+    """How many some runs have recorded; the first line is about the model before them."""
+    files = folder.glob(f"{runs}/**/metrics.jsonl")
     return sum(max(0, file.read_text().count("\n") - 1) for file in files)
 
 
@@ -119,14 +119,12 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
 
     run = deployment.run(EXAMPLE, {**config, "mode": "erase"})
     with step("erase, until the first round"):
-        until(lambda: rounds(folder / "requests"), 300, "the first round")
+        until(lambda: rounds(folder, "requests/*/run"), 600, "the first round")
     with step(f"SuperNode of {KILLED} killed, restarted; until the models are retrained"):
         deployment.kill(KILLED)
         back = threading.Thread(target=deployment.restart, args=(KILLED,))
         back.start()
-        until(
-            lambda: rounds(next(iter((folder / "requests").iterdir())) / "retrained"), 600, "the audit begins"
-        )
+        until(lambda: rounds(folder, "requests/*/retrained"), 600, "the first round of retraining")
         back.join(300)
     with step("ServerApp killed, until Flower says so"):
         deployment.kill_server_app()
@@ -165,11 +163,9 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
 def without_faults(example, desk: Path, folder: Path, request: Path) -> str:
     """The hash of the model that the sequential engine ends with, from the same settings and request."""
     server_app, client_app = example
-    shutil.copytree(
-        desk, folder, ignore=shutil.ignore_patterns("requests", "nonces", "*.jsonl", "*.safetensors")
-    )
-    for left in ("suppressed.json", "suppression.key"):
-        (folder / left).unlink()
+    shutil.copytree(desk / "clients", folder / "clients")
+    for name in ("desk.toml", "controller.key"):
+        shutil.copy(desk / name, folder)
     opened, model = open_desk(folder), server_app.build()
     held = {site: client_app.held(number) for number, site in enumerate(SITES)}
     federation = Sequential(model, held)

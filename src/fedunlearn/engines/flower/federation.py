@@ -119,10 +119,8 @@ class FlowerFederation:
         """
         online = self._online()
         if client not in online:
-            raise FedUnlearnError(
-                f"nobody is online under the name {client!r}{did_you_mean(client, online)}: "
-                "start its SuperNode"
-            )
+            known = did_you_mean(client, online)
+            raise FedUnlearnError(f"nobody is online under the name {client!r}{known}: start its SuperNode")
         if not online[client].registered:
             raise FedUnlearnError(
                 f"{client!r} told its name itself, so its key proves nothing: register its SuperNode"
