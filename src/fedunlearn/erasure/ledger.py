@@ -49,7 +49,13 @@ def _mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "received": {"document": _digest, "subject": _digest, "scope": _code, "deadline": _count},
+    "received": {
+        "document": _digest,
+        "subject": _digest,
+        "scope": _code,
+        "deadline": _count,
+        "key": _digest,
+    },
     "refused": {"document": _digest, "reason": _code},
     "authenticated": {"signer": _digest},
     "admitted": {
@@ -58,7 +64,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "retained": _count,
         "rounds": _count,
         "plan": _digest,
-        "key": _digest,
+        "history": _digest,
     },
     "unlearning": {"attempt": _count},
     "recovering": {"attempt": _count},
@@ -70,14 +76,15 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "guards": _mapping(_count),
         "verdict": _code,
     },
-    "certified": {"claim": _code, "model": _digest, "certificate": _digest},
+    "certified": {"claim": _code, "model": _digest, "certificate": _digest, "file": _digest},
     "partial": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "no_direction": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "guard_stop": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "escalated": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
+    "installing": {"suppressed": _digest},
     "installed": {"model": _digest},
-    "purging": {"key": _digest, "files": _count, "bytes": _count},
-    "purged": {"files": _count, "bytes": _count, "receipt": _digest},
+    "purging": {"key": _digest, "files": _count},
+    "purged": {"files": _count, "receipt": _digest},
 }
 """What each event may tell, and in which form: codes, digests and numbers only."""
 
