@@ -283,6 +283,7 @@ def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
 
 
 def _receive(desk: Desk, document: str, model_sha256: str | None) -> Case:
+    desk.ledger.settle()
     with explained(desk.folder / NONCES):
         remove_partial(desk.folder / NONCES)
     request, digest = identify(document), hashlib.sha256(document.encode(errors="replace")).hexdigest()

@@ -169,14 +169,25 @@ class Ledger:
             self._sign_head(self._entries[-1].sha256, length + 1)
         return self._entries[-1]
 
+    def settle(self) -> None:
+        """Confirms an entry that a kill left announced and written, so that nobody can remove it."""
+        with locked(self.path.with_name("ledger.lock"), wait=True):
+            head, length = self.head
+            if length and opened(self._head_bytes().decode(), HEAD, self._public)["length"] < length:
+                self._sign_head(head, length)
+
     def _remove_torn_line(self) -> None:
         """What a kill left of a line; call it only while holding the lock."""
-        if self.path.exists():
-            content = self.path.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                with explained(self.path):
-                    os.truncate(self.path, whole)
+        if not self.path.exists():
+            return
+        with explained(self.path), self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = file.seek(max(0, size - LARGEST_LINE - 2))
+            tail = file.read()
+        whole = start + tail.rfind(b"\n") + 1
+        if whole < size and (start == 0 or b"\n" in tail):
+            with explained(self.path):
+                os.truncate(self.path, whole)
 
     def _read_on(self) -> None:
         """Reads the entries that were appended since the last look."""

@@ -32,6 +32,7 @@ def purge(desk: Desk, request: str) -> Case:
     What was encrypted with the key cannot be read any more, wherever copies of it are.
     """
     with locked(desk.folder / "work.lock"):
+        desk.ledger.settle()
         case, place = desk.case(request), desk.place(request)
         if case.standing is Standing.PURGED:
             return case

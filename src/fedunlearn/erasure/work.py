@@ -147,6 +147,7 @@ def erase(
     ``gone`` says that the client has left: then only methods that do not ask it can run.
     """
     with locked(desk.folder / "work.lock"):
+        desk.ledger.settle()
         case = desk.case(request)
         if case.standing in (Standing.RECEIVED, Standing.REFUSED):
             raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
