@@ -67,9 +67,10 @@ def holdings() -> dict[str, ClientData]:
     found = {}
     for client in CLIENTS:
         random = generator("desk", client)
-        x = torch.randn(37, 20, generator=random)
-        noise = torch.rand(37, generator=random) < 0.25
-        y = torch.where(noise, torch.randint(0, 3, (37,), generator=random), x[:, :3].argmax(1))
+        size = 137 if client == TARGET else 37
+        x = torch.randn(size, 20, generator=random)
+        noise = torch.rand(size, generator=random) < 0.25
+        y = torch.where(noise, torch.randint(0, 3, (size,), generator=random), x[:, :3].argmax(1))
         unseen = torch.randn(40, 20, generator=random)
         found[client] = ClientData(Examples(x, y), {"test": Examples(unseen, unseen[:, :3].argmax(1))})
     return found
