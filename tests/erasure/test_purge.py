@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from children import command
 from desks import (
     CLIENTS,
     TARGET,
@@ -29,10 +32,9 @@ from desks import (
 )
 from leaks import Secrets, scan
 from safetensors.torch import load
-from typer.testing import CliRunner
 
+import fedunlearn.cli.commands  # noqa: F401 - a child need not import it
 from fedunlearn import FedUnlearnError, server
-from fedunlearn.cli import app
 from fedunlearn.core.vectors import flatten
 from fedunlearn.erasure import erase, purge, receive
 from fedunlearn.erasure.sealing import Key, read_key
@@ -55,13 +57,12 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     folder = make(tmp_path_factory.mktemp("desk") / "desk")
     models = {"before": flatten(production(opened(folder))).numpy()}
     sealed: dict[str, bytes] = {}
-    whole = server.run_in
 
-    def watching(*words, witnesses, **options):
+    def watching(whole, *words, witnesses, **options):
         def see(event) -> None:
             if event.metrics.get("round"):
                 name = f"{event.metrics['stage']} {event.metrics['round']}"
@@ -70,7 +71,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         return whole(*words, witnesses=[*witnesses, see], **options)
 
     with repeatable(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "run_in", watching)
+        patch.setattr(server, "run_in", partial(watching, server.run_in))
+        patch.setattr(secrets, "token_bytes", os.urandom)
         desk = opened(folder)
         case = answer(desk, document(), to_purge=False)
         last = list(models)[-1]
@@ -81,7 +83,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
                 sealed[path.relative_to(folder).as_posix()] = path.read_bytes()
         key = (desk.place(case.id) / "key").read_bytes()
         purge(desk, case.id)
-    yield Watched(folder, case.id, models, sealed, key)
+    return Watched(folder, case.id, models, sealed, key)
 
 
 def windows(content: bytes) -> set[bytes]:
@@ -158,7 +160,6 @@ def test_no_artefact_tells_a_secret(watched, tmp_path):
         shutil.copy(watched.folder / name, there / name)
     shutil.copytree(watched.folder / "nonces", there / "nonces")
     place = watched.folder / "requests" / watched.request
-    run = CliRunner()
     for name, words in {
         "requests": ["requests", watched.folder],
         "purge": ["purge", watched.folder, watched.request],
@@ -167,9 +168,9 @@ def test_no_artefact_tells_a_secret(watched, tmp_path):
             *("--model", watched.folder / "model.safetensors", "--ledger", watched.folder / "ledger.jsonl"),
         ],
     }.items():
-        result = run.invoke(app, list(map(str, words)))
-        assert result.exit_code == 0, result.output
-        (there / f"{name}.txt").write_text(result.output)
+        printed = command(*map(str, words), folder=tmp_path)
+        assert watched.request in printed
+        (there / f"{name}.txt").write_text(printed)
     assert (there / "requests" / watched.request / "certificate.html").exists()
     leaks = scan(there, secrets_of(watched))
     count = len([path for path in there.rglob("*") if path.is_file()])
