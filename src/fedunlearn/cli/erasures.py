@@ -113,7 +113,7 @@ def erase(
     """
     from ..authority import stated_client
     from ..core.hashes import module_hash
-    from ..erasure import Standing, due, open_desk, purge, receive, simulated
+    from ..erasure import due, open_desk, purge, receive, simulated
     from ..erasure import erase as answer
     from ..erasure.practice import production_model
     from .progress import Display
@@ -122,9 +122,7 @@ def erase(
     case = _known(opened, request)
     if case is None:
         case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
-    if case.last("purging") is not None:
-        case = purge(opened, case.id)
-    elif case.standing is not Standing.PURGED:
+    if not case.purging:
         client = stated_client(opened.document(case.id))
         try:
             with (
@@ -144,8 +142,8 @@ def erase(
                 )
         except Interrupted as stop:
             fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
-        if due(opened, case):
-            case = purge(opened, case.id)
+    if case.purging or due(opened, case):
+        case = purge(opened, case.id)
     _print_case(opened, case)
     if case.standing.failed:
         fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)
