@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
+from typing import get_args
 
 import certificates
 import pytest
 from certificates import REQUEST, certified, keys, membership
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedunlearn import FedUnlearnError, attestation
 from fedunlearn.attestation import (
     PREDICATE_TYPE,
+    Bucket,
     Claim,
     Claimed,
     EndState,
@@ -204,6 +207,22 @@ def test_infinity_and_none_are_no_numbers(made):
     for value in (float("inf"), float("nan"), -1.0, "1"):
         with pytest.raises(ValidationError):
             attestation.Safety(**{**safety, "displacement": value})
+
+
+def fields(section):
+    """The names of all fields of a section and of those within it."""
+    for name, field in section.model_fields.items():
+        yield field.alias or name
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from fields(part)
+
+
+def test_the_documentation_has_every_field_and_claim():
+    page = (Path(__file__).parents[2] / "docs/erasure/certificate.md").read_text()
+    names = {*fields(Predicate), *Claim, *Grade, *Bucket, *Role}
+    assert len(names) > 80
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 # --- the claim

@@ -50,6 +50,7 @@ NAMES: dict[str, Callable[[], bytes]] = {
     "percent": lambda: "".join(f"%{ord(letter):02X}" for letter in NAME).encode(),
     "base64": lambda: base64.b64encode(NAME.encode()),
     "base64 without padding": lambda: base64.b64encode(NAME.encode()).rstrip(b"="),
+    "base64 behind letters": lambda: b"key" + base64.b64encode(NAME.encode()),
     "hexadecimal": NAME.encode().hex().encode,
     "SHA-256": lambda: hashlib.sha256(NAME.encode()).hexdigest().encode(),
     "SHA-1, capitals": lambda: hashlib.sha1(NAME.encode()).hexdigest().upper().encode(),  # noqa: S324

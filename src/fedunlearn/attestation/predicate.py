@@ -65,7 +65,7 @@ class RequestFacts(Section):
     id: Identifier
     """Of the request, as in the ledger."""
     pseudonym: Pseudonym
-    """A keyed hash of the client's name; only the controller can tell who it is."""
+    """A keyed hash of the client's name; without the key, nobody can tell who it is."""
     scope: Scope
     legal_basis: Identifier
     """A code, such as those of ``LegalBasis``."""

@@ -145,7 +145,7 @@ class LegalBasis(Worded):
     CONTRACT = "contract", "a contract with the client"
     VOLUNTARY = "voluntary", "the controller's own decision"
     OTHER = "other", "another basis, recorded by the controller"
-    NOT_STATED = "not-stated", "not stated"
+    NOT_STATED = "not-stated", "legal basis not stated"
 
 
 class Bucket(StrEnum):
@@ -341,6 +341,7 @@ class Artefact(Worded):
     MODEL_AFTER = "model-after", "the model after"
     REQUEST = "request", "the signed request"
     NONCE = "nonce", "the one-time number of the request"
+    SUPPRESSION = "suppression-entry", "a keyed hash of the client's name"
     CERTIFICATE = "certificate", "this certificate"
     LEDGER = "ledger", "the ledger"
     EVIDENCE = "evidence", "the results of the audit"
@@ -352,6 +353,7 @@ class Purpose(Worded):
     SERVICE = "in-service", "it is in service"
     ACCOUNTABILITY = "accountability", "to show that the request was answered"
     REPLAY = "replay-protection", "so that no request is used twice"
+    SUPPRESSION = "suppression", "so that the client takes part in no later request"
     RECHECK = "re-check", "so that the result can be checked again"
     LEGAL_CLAIMS = "legal-claims", "for legal claims"
 

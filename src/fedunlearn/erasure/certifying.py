@@ -56,10 +56,13 @@ DELETED = (
     Artefact.KEY,
 )
 KEPT = (
-    Kept(what=Artefact.MODEL_AFTER, why=Purpose.SERVICE),
     Kept(what=Artefact.CERTIFICATE, why=Purpose.ACCOUNTABILITY),
     Kept(what=Artefact.LEDGER, why=Purpose.ACCOUNTABILITY),
     Kept(what=Artefact.NONCE, why=Purpose.REPLAY),
+)
+KEPT_IF_CERTIFIED = (
+    Kept(what=Artefact.MODEL_AFTER, why=Purpose.SERVICE),
+    Kept(what=Artefact.SUPPRESSION, why=Purpose.SUPPRESSION),
 )
 
 
@@ -125,7 +128,7 @@ def certify(
         retention=Retention(
             to_delete=tuple(Deletion(what=what, by=delete_by) for what in _deleted(place)),
             key_id=desk.key(case.id).id,
-            kept=KEPT,
+            kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is Standing.CERTIFIED else KEPT,
             backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
             backups_until=closed + policy.backup_days * DAY if policy.backup_days else None,
         ),

@@ -77,7 +77,7 @@ SIZES = {
 
 STAGES = {
     Stage.UNLEARNING: "Unlearning",
-    Stage.POSTTRAINING: "Recovery by the retained clients",
+    Stage.POSTTRAINING: "Post-training by the retained clients",
     Stage.PRETRAINING: "Training",
 }
 
@@ -154,7 +154,7 @@ def _page(predicate: Predicate, signer: str, document: str) -> dict[str, Any]:
         "end": predicate.claim.end_state,
         "ended_well": predicate.claim.end_state is EndState.CERTIFIED,
         "request": request,
-        "basis": basis,
+        "basis": _capital(basis),
         "closed": day(request.closed),
         "span": _span(predicate),
         "grade": predicate.evidence.grade,
