@@ -18,9 +18,10 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -37,8 +38,9 @@ NUMBERS = 4
 """Decimal numbers in a row that are a leak."""
 DIGITS = 3
 """Significant digits below which a decimal number is too common to count."""
-TELLING = 6
+TELLING = 8
 """Significant digits from which on a single loss is a leak."""
+TEXT = bytes([9, 10, 13, *range(32, 127)])
 LARGEST = 1 << 28
 """Bytes of a file, or of what is decompressed, that are looked at."""
 
@@ -104,21 +106,24 @@ def _views(content: bytes, way: str = "", depth: int = DEPTH) -> Iterator[tuple[
 
 def _unwrapped(view: bytes) -> Iterator[tuple[str, bytes]]:
     yield from _decompressed(view)
+    for name in ("utf-16-le", "utf-16-be"):
+        # Text in which every second byte is zero.
+        pattern = rb"(?:[\x20-\x7e]\x00){4,}" if name == "utf-16-le" else rb"(?:\x00[\x20-\x7e]){4,}"
+        yield from _gathered(name, (run.decode(name).encode() for run in re.findall(pattern, view)))
+    if len(view.translate(None, TEXT)) > len(view) / 20:  # of what is not text, only the text in it
+        view = b"\n".join(re.findall(rb"[\t\n\r\x20-\x7e]{6,}", view))
     for text in {view, view.replace(b"-", b"+").replace(b"_", b"/")}:
         runs = re.findall(rb"[A-Za-z0-9+/]{8,}", text)
         for start in range(4):  # what stands before it may have been taken for the beginning of it
-            decoded = [_decoded(run[start:]) for run in runs]
-            yield "base64", b"\n".join(each for each in decoded if len(each) < ALONE)
-            yield from (("base64", each) for each in decoded if len(each) >= ALONE)
+            yield from _gathered("base64", (_decoded(run[start:]) for run in runs))
     # Mail and PEM break base64 and hexadecimal digits into lines.
     joined = (
-        re.sub(rb"\s+", b"", view) if re.search(rb"[A-Za-z0-9+/]{40,}\r?\n[A-Za-z0-9+/]{4}", view) else b""
+        re.sub(rb"\s+", b"", view) if re.search(rb"[A-Za-z0-9+/]{40}\r?\n[A-Za-z0-9+/]{4}", view) else b""
     )
     for text in filter(None, (view, joined)):
-        for run in re.findall(rb"(?:[0-9a-fA-F]{2}[:\s]?){8,}", text):
-            digits = re.sub(rb"[:\s]", b"", run)
-            yield "hexadecimal", bytes.fromhex(digits[: len(digits) // 2 * 2].decode())
-            yield "hexadecimal", bytes.fromhex(digits[1 : 1 + (len(digits) - 1) // 2 * 2].decode())
+        runs = re.findall(rb"(?:[0-9a-fA-F]{2}[:\s]?){8,}", text)
+        for start in range(2):
+            yield from _gathered("hexadecimal", (_from_hex(run, start) for run in runs))
     if joined:
         yield "lines", joined
     if b"\\" in view:
@@ -127,11 +132,22 @@ def _unwrapped(view: bytes) -> Iterator[tuple[str, bytes]]:
         yield "HTML", html.unescape(view.decode(errors="replace")).encode()
     if b"%" in view:
         yield "percent", unquote_to_bytes(view)
-    for name in ("utf-16-le", "utf-16-be"):
-        # Text in which every second byte is zero.
-        pattern = rb"(?:[\x20-\x7e]\x00){4,}" if name == "utf-16-le" else rb"(?:\x00[\x20-\x7e]){4,}"
-        for run in re.findall(pattern, view):
-            yield name, run.decode(name).encode()
+
+
+def _gathered(way: str, parts: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Long parts by themselves, and all short ones together."""
+    short = []
+    for part in parts:
+        if len(part) < ALONE:
+            short.append(part)
+        else:
+            yield way, part
+    yield way, b"\n".join(short)
+
+
+def _from_hex(run: bytes, start: int) -> bytes:
+    digits = re.sub(rb"[:\s]", b"", run)[start:]
+    return bytes.fromhex(digits[: len(digits) // 2 * 2].decode())
 
 
 def _decoded(run: bytes) -> bytes:
@@ -218,21 +234,27 @@ def _bytes(values: NDArray[np.float64]) -> Detector:
     """The array as numbers of a type, of which WINDOW bytes in a row are enough."""
     with np.errstate(over="ignore"):
         written = {kind: values.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8", "<f2")}
-    known = {kind: (content, np.unique(_pairs(content))) for kind, content in written.items()}
+    known = np.sort(np.concatenate([_pairs(content) for content in written.values()]))
+    bits = min(26, max(16, 4 + len(known).bit_length()))
+    table = np.zeros(1 << bits, dtype=bool)
+    table[_mixed(known, bits)] = True
+
+    def ours(pairs: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] == pairs
+        return found
 
     def detect(view: bytes) -> str:
         for start in range(4):
             pairs = _pairs(view[start:])
-            if len(pairs) < 3:
-                continue
-            for kind, (content, ours) in known.items():
-                place = np.minimum(np.searchsorted(ours, pairs), len(ours) - 1)
-                hits = ours[place] == pairs
-                for at in np.flatnonzero(hits[:-2] & hits[2:]):
-                    window = view[start + 4 * at : start + 4 * at + WINDOW]
-                    # Zeros, and any other number over and over, are everywhere.
-                    if len({window[n : n + 4] for n in range(0, WINDOW, 4)}) > 2 and window in content:
-                        return f"bytes {kind}"
+            hits = table[_mixed(pairs, bits)]
+            likely = np.flatnonzero(hits[:-2] & hits[2:])
+            for at in likely[ours(pairs[likely]) & ours(pairs[likely + 2])]:
+                window = view[start + 4 * at : start + 4 * at + WINDOW]
+                # Zeros, and any other number over and over, are everywhere.
+                if len({window[n : n + 4] for n in range(0, WINDOW, 4)}) > 2:
+                    for kind, content in written.items():
+                        if window in content:
+                            return f"bytes {kind}"
         return ""
 
     return detect
@@ -244,60 +266,62 @@ def _pairs(content: bytes) -> NDArray[np.uint64]:
     return words[:-1] | words[1:] << np.uint64(32)
 
 
-NUMBER = re.compile(rb"(?:-|\xe2\x88\x92)?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+def _mixed(pairs: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return pairs * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - bits)
+
+
+NUMBER = re.compile(rb"(?:-|\xe2\x88\x92)?\d[\d.]{2,40}(?:[eE][-+]?\d{1,2})?")
+"""With three digits at least, or nearly."""
 
 
 def _decimals(values: NDArray[np.float64], *, single: bool) -> Detector:
-    """The array in decimal numbers, as precise as they are written."""
+    """The array in decimal numbers, as precise as they are written; float64 may have been float32 between."""
+    exact = _in_decimals(values, single)
+    coarse = _in_decimals(values.astype(np.float32).astype(np.float64), single)
+    return lambda view: exact(view) or coarse(view)
+
+
+def _in_decimals(values: NDArray[np.float64], single: bool) -> Detector:
     order = np.argsort(values)
     ordered = values[order]
 
-    def matches(text: tuple[float, float], at: NDArray[np.intp]) -> NDArray[np.bool_]:
-        value, error = text
-        inside = at < len(values)
-        found: NDArray[np.bool_] = inside & (np.abs(values[np.minimum(at, len(values) - 1)] - value) <= error)
-        return found
-
     def detect(view: bytes) -> str:
-        numbers = _numbers(view)
-        for place, (value, error, digits) in enumerate(numbers):
-            if digits < DIGITS:
+        numbers, errors, digits = _numbers(view)
+        low = np.searchsorted(ordered, numbers - errors, side="left")
+        high = np.searchsorted(ordered, numbers + errors, side="right")
+        matching = (high > low) & (digits >= DIGITS)
+        if single and (matching & (digits >= TELLING)).any():
+            return "number"
+        for place in np.flatnonzero(matching):
+            row = slice(place, place + NUMBERS)
+            if not matching[row].all() or len(set(numbers[row])) < 3 or len(numbers[row]) < NUMBERS:
                 continue
-            low = np.searchsorted(ordered, value - error, side="left")
-            high = np.searchsorted(ordered, value + error, side="right")
-            if low == high:
-                continue
-            if single and digits >= TELLING:
-                return "number"
-            row = numbers[place : place + NUMBERS]
-            if len(row) < NUMBERS or any(each[2] < DIGITS for each in row) or len(set(row)) < 3:
-                continue
-            at = order[low:high]
-            fits = np.ones(len(at), dtype=bool)
-            for step, (following, wide, _) in enumerate(row[1:], 1):
-                fits &= matches((following, wide), at + step)
-            if fits.any():
+            at = order[low[place] : high[place]]
+            at = at[at <= len(values) - NUMBERS]
+            for step in range(1, NUMBERS):
+                at = at[np.abs(values[at + step] - numbers[place + step]) <= errors[place + step]]
+            if len(at):
                 return "numbers"
         return ""
 
     return detect
 
 
-def _numbers(view: bytes) -> list[tuple[float, float, int]]:
-    """Decimal numbers in a view: value, half a unit of the last digit, significant digits."""
+@lru_cache(maxsize=1)
+def _numbers(view: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Decimal numbers in a view: values, a unit of the last digit of each, and significant digits."""
     found = []
     for match in NUMBER.finditer(view):
-        text = match[0].decode(errors="ignore").replace("−", "-").lstrip("-")
+        text = match[0].removeprefix(b"-").removeprefix(b"\xe2\x88\x92").decode().lower()
+        mantissa, _, power = text.partition("e")
+        whole, _, fraction = mantissa.rstrip(".").partition(".")
+        if "." in fraction:
+            continue
+        value = float(f"{whole}.{fraction or 0}e{power or 0}")
+        unit = 10.0 ** (int(power or 0) - len(fraction))
         negative = match[0][:1] in (b"-", b"\xe2")
-        if len(text) > 40 or not text:
-            continue
-        mantissa, _, power = text.lower().partition("e")
-        whole, _, fraction = mantissa.partition(".")
-        digits = len((whole + fraction).lstrip("0"))
-        exponent = int(power or 0)
-        if abs(exponent) > 300:
-            continue
-        value = -float(text) if negative else float(text)
-        unit = 10.0 ** (exponent - len(fraction))
-        found.append((value, max(0.5001 * unit, 1e-7 * abs(value)), digits))
-    return found
+        found.append(
+            (-value if negative else value, max(unit, 1e-12 * value), len((whole + fraction).lstrip("0")))
+        )
+    values, errors, digits = np.array(found, dtype=np.float64).reshape(-1, 3).T
+    return values, errors, digits.astype(np.int64)

@@ -61,6 +61,7 @@ class Refusal(StrEnum):
     EXPIRED = "expired"
     REPLAYED = "replayed"
     STILL_OPEN = "still-open"
+    FORGOTTEN = "forgotten"
 
 
 class Refused(FedUnlearnError):

@@ -165,7 +165,7 @@ def forget(
     server.forgotten = (*without, *earlier)
     server._steps = place
     if history is not None:
-        server.history = history if isinstance(history, History) else _recorded(Path(history))
+        server.history = history if isinstance(history, History) else read_history(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
     outcome = server.forget(
         named, method, schedule, stop=stop, evaluate_every=every, gone=gone, guards=guards, **options
@@ -178,7 +178,7 @@ def forget(
         names = ", ".join(outcome.unheard)
         warnings.warn(f"these clients never answered, so no step protects them: {names}", stacklevel=2)
     if isinstance(history, Path | str):
-        _remove_rows(Path(history), named)
+        remove_rows(Path(history), named)
     if place == len(answered):
         told = {"targets": list(named), "model_sha256": before}
         with record.locked(Path(folder) / "lock"):
@@ -202,16 +202,17 @@ def _answered(folder: Path) -> list[dict[str, Any]]:
     return read
 
 
-def _recorded(path: Path) -> History:
+def read_history(path: Path) -> History:
+    """What ``flower.Recording`` wrote."""
     if not path.exists():
         raise FedUnlearnError(f"there is no history at {path}: train with flower.Recording first")
     return History.from_tensors(record.read_tensors(path)[0])
 
 
-def _remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
+def remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
     """Deletes what the file holds about clients; another request may have changed it meanwhile."""
     with record.locked(Path(f"{path}.lock"), wait=True):
-        record.write_tensors(path, _recorded(path).without(clients).tensors())
+        record.write_tensors(path, read_history(path).without(clients).tensors())
 
 
 class Server:

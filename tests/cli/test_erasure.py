@@ -96,7 +96,7 @@ def test_the_whole_way(here, desk, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "state        purged" in result.stdout
     expected = ["received", "authenticated", "admitted", "unlearning", "recovering", "verified", "certified"]
-    assert events(desk) == [*expected, "installed", "purging", "purged"]
+    assert events(desk) == [*expected, "installing", "installed", "purging", "purged"]
     assert module_hash(production_model(open_desk(desk))) != before
     (place,) = (desk / "requests").iterdir()
     kept = {"certificate.json", "certificate.html", "model.safetensors", "purge.json"}

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from attacks import Attacked, aimed_at, copied_from, idle, noise, only_after, scaled, stale
+from attacks import Attacked, aimed_at, copied_from, idle, mixed, noise, only_after, scaled, stale
 from closed_form import (
     CLIENTS,
     DIMENSION,
@@ -80,6 +80,7 @@ REFUSED = {
     "the same again": (stale, Reason.REPLAY),
     "the target's": (copied_from(TARGET), Reason.COPY),
     "the target's with noise": (copied_from(TARGET, 0.05), Reason.COPY),
+    "the opposite of the target's": (copied_from(TARGET, 0.05, -1.0), Reason.COPY),
     "another client's": (copied_from("site-2"), Reason.COPY),
 }
 
@@ -137,12 +138,13 @@ def test_steps_and_their_sum_have_limits():
 
 
 def test_an_amplified_step_is_cut_and_the_client_behind_it_named():
-    outcome, _ = run({BAD: copied_from(TARGET, 0.01, -1.0)}, guards=Guards(utility=False))
+    outcome, _ = run({BAD: mixed(TARGET, VICTIM)}, guards=Guards(utility=False))
     cut = [row for row in outcome.metrics if row.get("amplification", 0) > 10]
     assert cut
     for row in cut:
         assert row["step_share"] == pytest.approx(10 / row["amplification"], rel=1e-3)
-    assert any("lengthened more than 10 times" in each and BAD in each for each in outcome.warnings)
+    told = next(each for each in outcome.warnings if "lengthened more than 10 times" in each)
+    assert f"without {BAD} " in told or f"without {VICTIM} " in told
 
 
 def limit(client: str, harm: float) -> float:
@@ -326,7 +328,7 @@ def test_where_nothing_is_measured_the_targets_own_loss_counts_or_nobody_knows()
 ATTACKS = {
     "shortened": {TARGET: scaled(1e4)},
     "refused": {BAD: stale, VICTIM: only_after(2, scaled(100))},
-    "amplified": {BAD: copied_from(TARGET, 0.01, -1.0)},
+    "amplified": {BAD: mixed(TARGET, VICTIM)},
 }
 
 
@@ -441,7 +443,7 @@ CODES = {
     "refused:dtype": {BAD: lambda seen: seen.sends(seen.own.moved.double())},
     "refused:field": {BAD: lambda seen: Reply(None, 1)},
     "shortened": {TARGET: scaled(1e4)},
-    "cut:amplification": {BAD: copied_from(TARGET, 0.01, -1.0)},
+    "cut:amplification": {BAD: mixed(TARGET, VICTIM)},
 }
 
 
@@ -522,17 +524,24 @@ CHAOS = {
     "sign flip": scaled(-9.0),
 }
 ENDS = {*Status} - {Status.RUNNING}
+UNUSABLE = {
+    **dict.fromkeys(("nan", "inf", "1e38"), "refused:not_finite"),
+    **dict.fromkeys(("wrong shape", "empty"), "refused:shape"),
+    "wrong type": "refused:dtype",
+    "none": "refused:field",
+}
 
 
-def survive(name: str, attack, who: str, after: int, schedule: Schedule) -> None:
-    """No error, a typed end, a finite model, and every honest retained client within its limit."""
-    federation = Attacked(Quadratics(), {who: only_after(after, attack)}, lie=True)
-    asked, guards = request(), Guards()
-    outcome = unlearn(phases(name, schedule), asked, federation, guards=guards)
+def survive(name: str, what: str, who: str, after: int, schedule: Schedule) -> None:
+    """No error, a typed end, a finite model; what no model can use is refused, with its code."""
+    federation = Attacked(Quadratics(), {who: only_after(after, CHAOS[what])}, lie=True)
+    outcome = unlearn(phases(name, schedule), request(), federation, guards=Guards())
     assert outcome.status in ENDS
     assert bool(outcome.params.isfinite().all())
-    if outcome.status.failed:
-        assert outcome.reason
+    assert outcome.reason or not outcome.status.failed
+    if what in UNUSABLE and federation.cheats:
+        assert outcome.guards is not None
+        assert outcome.guards[UNUSABLE[what]] == federation.cheats
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -540,7 +549,7 @@ def survive(name: str, attack, who: str, after: int, schedule: Schedule) -> None
 @pytest.mark.parametrize("after", [0, 2], ids=["unlearning", "post-training"])
 def test_no_bad_update_breaks_a_method(what, name, after):
     for who in (TARGET, BAD):
-        survive(name, CHAOS[what], who, after, Schedule(2, 0.05, 2, 0.05))
+        survive(name, what, who, after, Schedule(2, 0.05, 2, 0.05))
 
 
 @pytest.mark.chaos
@@ -549,4 +558,5 @@ def test_no_bad_update_breaks_a_method(what, name, after):
 def test_no_bad_update_breaks_a_method_in_any_round(what, name):
     for who in CLIENTS[:4]:
         for after in range(14):
-            survive(name, CHAOS[what], who, after, Schedule(7, 0.05, 7, 0.05))
+            survive(name, what, who, after, Schedule(7, 0.05, 7, 0.05))
+    print(f"R10 | {name} | {what} | 56 of 56 runs ended with a status and a finite model")

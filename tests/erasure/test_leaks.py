@@ -83,7 +83,8 @@ RAW: dict[str, Callable[[], bytes]] = {
 }
 LOST: dict[str, Callable[[], bytes]] = {
     "one": lambda: repr(float(LOSSES[7])).encode(),
-    "one, six digits": lambda: f"{LOSSES[11]:.6g}".encode(),
+    "one, eight digits": lambda: f"{LOSSES[11]:.8g}".encode(),
+    "one, float32 in between": lambda: repr(float(np.float32(LOSSES[12]))).encode(),
     "JSON": lambda: json.dumps(LOSSES[:20].tolist()).encode(),
     "four digits": lambda: json.dumps([round(value, 4) for value in LOSSES[20:28].tolist()]).encode(),
     "base64": lambda: base64.b64encode(LOSSES[:20].tobytes()),

@@ -147,3 +147,20 @@ def test_a_ledger_without_its_head_is_refused(ledger):
     os.unlink(ledger.path.with_name("ledger.head.json"))
     with pytest.raises(FedUnlearnError, match="is missing"):
         _ = again(ledger).entries
+
+
+def test_an_announced_entry_can_be_removed_until_it_is_settled(ledger):
+    filled(ledger, 2)
+    announced = ledger.head
+    ledger.append("r9", "refused", document=DIGEST, reason="expired")
+    whole = ledger.path.read_bytes()
+    shorter = b"".join(whole.splitlines(keepends=True)[:-1])
+    ledger._sign_head(*announced, announced=ledger.head[0])  # as a kill would have left it
+    ledger.path.write_bytes(shorter)
+    assert len(again(ledger).entries) == 2
+    ledger.path.write_bytes(whole)
+    again(ledger).settle()
+    assert len(again(ledger).entries) == 3
+    ledger.path.write_bytes(shorter)
+    with pytest.raises(FedUnlearnError, match="entries were removed"):
+        _ = again(ledger).entries

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +92,7 @@ def plan(
             world.federation,
             world.model,
             gone=gone,
-            retrainings=len([name for name in world.trainings if name.startswith("retraining")]),
+            retrainings=world.retrainings,
         )
     print_plan(found)
     if found.problems:
@@ -114,7 +113,7 @@ def erase(
     """
     from ..authority import stated_client
     from ..core.hashes import module_hash
-    from ..erasure import Standing, due, open_desk, purge, receive, simulated
+    from ..erasure import due, open_desk, purge, receive, simulated
     from ..erasure import erase as answer
     from ..erasure.practice import production_model
     from .progress import Display
@@ -123,7 +122,7 @@ def erase(
     case = _known(opened, request)
     if case is None:
         case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
-    if case.standing is not Standing.PURGED:
+    if not case.purging:
         client = stated_client(opened.document(case.id))
         try:
             with (
@@ -136,15 +135,15 @@ def erase(
                     case.id,
                     world.federation,
                     world.model,
-                    auditor=partial(world.auditor, display.run),
+                    auditor=world.auditor(opened, case.id, display.run),
                     gone=gone,
                     engine="simulated",
                     listeners=[listener],
                 )
         except Interrupted as stop:
             fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
-        if due(opened, case):
-            case = purge(opened, case.id)
+    if case.purging or due(opened, case):
+        case = purge(opened, case.id)
     _print_case(opened, case)
     if case.standing.failed:
         fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)

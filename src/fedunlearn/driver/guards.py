@@ -31,12 +31,13 @@ from ..core import (
     require_count,
     require_rate,
 )
+from ..maths import orthogonal_direction
 from ..measure.metrics import metric
 
 NEGLIGIBLE = 1e-6
 """An update of a retained client below this share of the median norm is none."""
-COPY = 0.9
-"""Cosine with an update that forgets from which on ordinary training is taken for a copy of it."""
+COPY = 0.95
+"""Cosine with an update that forgets, of either sign, from which on ordinary training is taken for a copy."""
 REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
 MOVED = 0.1
@@ -90,7 +91,7 @@ class Watch:
     request: Request
     guarded: Guarded
     updates: Mapping[ClientId, Vector] = field(default_factory=dict)
-    """Of the last exchange."""
+    """Of the last exchange, as far as they are used."""
 
     def note(self, code: str, event: str = "") -> None:
         """Counts a code, and the sentence with which the outcome is to tell what happened."""
@@ -130,6 +131,7 @@ class Watch:
                     f"the update of {client} was shortened to {self.guards.target_norm:g} times the median "
                     "of the retained clients",
                 )
+        self.updates = {client: moved[client] for client in moved if client in accepted}
         self.guarded = replace(self.guarded, seen=dict(list(seen.items())[-REMEMBERED:]))
         return Replies(accepted, refused)
 
@@ -160,8 +162,10 @@ class Watch:
             if not forgets(jobs[client]):
                 unlearned = [t for t in self.request.targets if t in self.updates and forgets(jobs[t])]
                 for target in unlearned:
-                    if _cosine(update, self.updates[target]) > COPY:
-                        return Failure(Reason.COPY, f"sent an update much like that of {target}")
+                    if abs(_cosine(update, self.updates[target])) > COPY:
+                        return Failure(
+                            Reason.COPY, f"sent an update much like that of {target}, or like its opposite"
+                        )
         seen[digest] = client, model
         return None
 
@@ -173,8 +177,8 @@ class Watch:
             share = self.guards.amplification / lengthened
             self.note(
                 "cut:amplification",
-                f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that; the "
-                f"update most like a target's, or like its opposite, is that of {self._closest()}",
+                f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that; "
+                f"without {self._closest()} there would be most room",
             )
         longest = self.guards.step * _norm(origin)
         if phase.stage is Stage.UNLEARNING and share * length > longest > 0:
@@ -186,14 +190,18 @@ class Watch:
         return after if share == 1 else part(before, origin, after, share)
 
     def _closest(self) -> ClientId:
-        """The retained client that leaves a target the least room."""
+        """The retained client without which the targets' updates would be furthest from those of the rest."""
         targets = [self.updates[target] for target in self.request.targets if target in self.updates]
-        others = [client for client in self.request.retained if client in self.updates]
-        return max(
-            others,
-            key=lambda client: max((abs(_cosine(self.updates[client], t)) for t in targets), default=0.0),
-            default="nobody",
-        )
+        others = {client: self.updates[client] for client in self.request.retained if client in self.updates}
+        if not targets or len(others) < 2:
+            return next(iter(others), "nobody")
+        forget = torch.stack(targets).mean(0)
+
+        def room(left_out: ClientId) -> float:
+            rest = torch.stack([update for client, update in others.items() if client != left_out])
+            return orthogonal_direction(forget, rest).sine
+
+        return max(others, key=room)
 
     def spend(self, phase: Phase, origin: Vector, after: State) -> bool:
         """Books a step of unlearning; false where the budget is used up."""

@@ -32,7 +32,7 @@ from ..attestation import (
 )
 from ..attestation import Evidence as Tested
 from ..auditing import Evidence
-from ..core import ClientId, Outcome, Phase, Status
+from ..core import ClientId, FedUnlearnError, Outcome, Phase, Status
 from ..core.hashes import model_hash
 from ..core.registry import method as methods
 from ..record import write
@@ -41,6 +41,7 @@ from ..report.certificate import write_certificate_page
 from .certificate import issue
 from .desk import DAY, Case, Desk, Standing
 from .findings import evidence_entries, guard_counts, this_environment
+from .ledger import Entry
 
 CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
@@ -73,15 +74,15 @@ def certify(
     method: str,
     client: ClientId,
     engine: str,
-) -> tuple[str, str]:
+) -> tuple[str, Predicate]:
     """Signs the certificate of a request and writes it, with the model where that may be used.
 
-    Returns the document and its claim.
+    Returns the document and what it says.
     """
     place, policy = desk.place(case.id), desk.policy
     content = tensor_bytes(model.state_dict())
-    received, admitted = case.last("received"), case.last("admitted")
-    assert received is not None and admitted is not None and case.deadline is not None
+    received, admitted, last = case.received, case.last("admitted"), case.last("received")
+    assert received and admitted and last and case.deadline is not None
     closed = int(desk.clock())
     entries, untested = evidence_entries(evidence, client)
     tested = Tested(grade=Grade.G3 if evidence is None else Grade.G1, entries=entries, not_tested=untested)
@@ -90,7 +91,7 @@ def certify(
     predicate = Predicate(
         request=RequestFacts(
             id=case.id,
-            pseudonym=received.fields["subject"],
+            pseudonym=last.fields["subject"],
             scope=Scope.CLIENT,
             legal_basis=policy.legal_basis,
             received=received.time,
@@ -137,7 +138,7 @@ def certify(
         write(place / MODEL, content, private=True)
     write(place / CERTIFICATE, document.encode())
     write_certificate_page(document, place / PAGE)
-    return document, str(predicate.claim.claim)
+    return document, predicate
 
 
 def _deleted(place: Path) -> tuple[Artefact, ...]:
@@ -178,7 +179,11 @@ def _safety(outcome: Outcome) -> Safety:
     )
 
 
-def install(desk: Desk, request: str) -> None:
+def install(desk: Desk, certified: Entry) -> None:
     """Puts the model of a certified request in the place of the one in production."""
+    path = desk.place(certified.request) / MODEL
+    content = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(content).hexdigest() != certified.fields["file"]:
+        raise FedUnlearnError(f"{path} is not the certified model: restore it from a copy")
     if desk.policy.model is not None:
-        write(desk.folder / desk.policy.model, (desk.place(request) / MODEL).read_bytes(), private=True)
+        write(desk.folder / desk.policy.model, content, private=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..authority import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
 from ..core import ClientId, FedUnlearnError, did_you_mean
-from ..record import read_json, write, write_json
+from ..record import fingerprint, json_bytes, locked, read_json, write
+from ..record.files import explained, remove_partial
 from .ledger import Entry, Ledger
 from .sealing import Key, destroy, key_in, read_key
 from .settings import Policy, read_policy
@@ -19,6 +20,7 @@ from .settings import Policy, read_policy
 DAY = 24 * 3600
 SUPPRESSED = "suppressed.json"
 """Keyed hashes of the clients that were forgotten."""
+NONCES = "nonces"
 
 
 class Standing(StrEnum):
@@ -55,18 +57,25 @@ class Standing(StrEnum):
 
 
 FAILURES = (Standing.PARTIAL, Standing.NO_DIRECTION, Standing.GUARD_STOP, Standing.ESCALATED)
+WORK = (Standing.ADMITTED, Standing.UNLEARNING, Standing.VERIFIED, Standing.RECOVERING)
 ENDS = (Standing.REFUSED, Standing.CERTIFIED, *FAILURES, Standing.PURGED)
 
 AFTER: dict[Standing | None, tuple[Standing, ...]] = {
     None: (Standing.RECEIVED, Standing.REFUSED),
-    Standing.RECEIVED: (Standing.AUTHENTICATED, Standing.REFUSED),
-    Standing.REFUSED: (Standing.RECEIVED,),
+    Standing.RECEIVED: (Standing.RECEIVED, Standing.AUTHENTICATED, Standing.REFUSED),
+    Standing.REFUSED: (Standing.RECEIVED, Standing.REFUSED),
     Standing.AUTHENTICATED: (Standing.ADMITTED, Standing.PURGED),
     Standing.ADMITTED: (Standing.UNLEARNING, Standing.PURGED),
     Standing.UNLEARNING: (Standing.VERIFIED, Standing.RECOVERING, *FAILURES, Standing.PURGED),
     Standing.RECOVERING: (Standing.VERIFIED, *FAILURES, Standing.PURGED),
-    Standing.VERIFIED: (Standing.RECOVERING, Standing.CERTIFIED, *FAILURES, Standing.PURGED),
-    **dict.fromkeys(FAILURES, (Standing.UNLEARNING, Standing.PURGED)),
+    Standing.VERIFIED: (
+        Standing.VERIFIED,
+        Standing.RECOVERING,
+        Standing.CERTIFIED,
+        *FAILURES,
+        Standing.PURGED,
+    ),
+    **dict.fromkeys(FAILURES, (Standing.ADMITTED, Standing.UNLEARNING, Standing.PURGED)),
     Standing.CERTIFIED: (Standing.PURGED,),
     Standing.PURGED: (),
 }
@@ -114,9 +123,32 @@ class Case:
 
     @property
     def deadline(self) -> int | None:
-        """When the client must have an answer, in seconds since 1970."""
-        received = self.last("received")
-        return received.fields["deadline"] if received else None
+        """When the client must have an answer, in seconds since 1970: handing in again gains no time."""
+        return self.received.fields["deadline"] if self.received else None
+
+    @property
+    def received(self) -> Entry | None:
+        """The first receipt."""
+        return next((entry for entry in self.entries if entry.event == "received"), None)
+
+    @property
+    def purging(self) -> bool:
+        """Whether its files are being deleted, or have been."""
+        return self.last("purging") is not None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether its model may still replace the one in production without anybody's decision."""
+        return not self.purging and (
+            self.standing in WORK or (self.standing is Standing.CERTIFIED and self.last("installed") is None)
+        )
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its client can hand in no other."""
+        return self.under_way or (
+            self.standing.open and self.standing is not Standing.RECEIVED and not self.purging
+        )
 
     @property
     def attempt(self) -> int:
@@ -131,6 +163,8 @@ class Case:
 
     @property
     def next_step(self) -> str:
+        if self.purging and self.standing is not Standing.PURGED:
+            return "finish with fedunlearn purge"
         return NEXT_STEPS[self.standing]
 
     def last(self, event: str) -> Entry | None:
@@ -159,11 +193,22 @@ class Desk:
 
     def key(self, request: str) -> Key:
         """The key of a request, as long as it has not been destroyed."""
-        return read_key(self.place(request) / "key")
+        path, received = self.place(request) / "key", self.case(request).last("received")
+        key = read_key(path)
+        if received is None or key.id != received.fields["key"]:
+            raise FedUnlearnError(f"{path} is not the key of request {request}: restore it from a copy")
+        return key
 
     def document(self, request: str) -> str:
         """The signed request, as long as it has not been purged."""
-        return (self.place(request) / "request.json").read_text()
+        path, received = self.place(request) / "request.json", self.case(request).last("received")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise FedUnlearnError(f"cannot read {path}: {error.strerror}; restore it from a copy") from None
+        if received is None or hashlib.sha256(content).hexdigest() != received.fields["document"]:
+            raise FedUnlearnError(f"{path} is not as it was received: restore it from a copy")
+        return content.decode()
 
     def case(self, request: str) -> Case:
         entries = self.ledger.of(request)
@@ -182,17 +227,37 @@ class Desk:
 
     def forgotten(self, clients: Iterable[ClientId]) -> list[ClientId]:
         """Those clients that this desk has forgotten; it keeps no list of names, only keyed hashes."""
-        path = self.folder / SUPPRESSED
-        if not path.exists():
+        hashes = self._suppressed()
+        if not hashes:
             return []
-        key, hashes = read_key(self.folder / "suppression.key"), read_json(path)
+        key = read_key(self.folder / "suppression.key")
         return sorted(client for client in clients if key.pseudonym(client) in hashes)
 
-    def suppress(self, client: ClientId) -> None:
-        """Leaves a client out of every later request."""
-        path, key = self.folder / SUPPRESSED, key_in(self.folder / "suppression.key")
+    def suppress(self, request: str, client: ClientId) -> None:
+        """Leaves a client out of every later request; the ledger hears of the list before it is written."""
+        hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
+        hashes = sorted({*hashes, key.pseudonym(client)})
+        digest, told = fingerprint([key.id, *hashes]), self.case(request).last("installing")
+        if told is None or told.fields["suppressed"] != digest:
+            self.ledger.append(request, "installing", suppressed=digest)
+        write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
+
+    def _suppressed(self) -> list[str]:
+        """The keyed hashes, refused unless they are as the ledger says, or as it announces them."""
+        path, confirmed, announced = self.folder / SUPPRESSED, "", {}
+        for entry in self.ledger.entries:
+            if entry.event == "installing":
+                announced[entry.request] = entry.fields["suppressed"]
+            elif entry.event == "installed":
+                confirmed = announced.pop(entry.request, confirmed)
         hashes = read_json(path) if path.exists() else []
-        write_json(path, sorted({*hashes, key.pseudonym(client)}))
+        found = fingerprint([read_key(self.folder / "suppression.key").id, *hashes]) if hashes else ""
+        if found not in (confirmed, *announced.values()):
+            raise FedUnlearnError(
+                f"{path} does not list the clients that were forgotten, or suppression.key is not its key: "
+                "restore both from a copy"
+            )
+        return hashes
 
     def models(self) -> set[str]:
         """The hashes of all models that this desk has served."""
@@ -219,6 +284,14 @@ def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
     ``model_sha256`` is the hash of the model in production; a request may also name one that this desk has
     served before. The same document again is the same request.
     """
+    with locked(desk.folder / "reception.lock", wait=True):
+        return _receive(desk, document, model_sha256)
+
+
+def _receive(desk: Desk, document: str, model_sha256: str | None) -> Case:
+    desk.ledger.settle()
+    with explained(desk.folder / NONCES):
+        remove_partial(desk.folder / NONCES)
     request, digest = identify(document), hashlib.sha256(document.encode(errors="replace")).hexdigest()
     known = desk.ledger.of(request)
     before = Case(request, known).standing if known else None
@@ -228,15 +301,10 @@ def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
         client = stated_client(document)
         if before is Standing.REFUSED:
             _check(desk, request, document, client, model_sha256)
-        if before is not Standing.RECEIVED:
-            key = key_in(desk.place(request) / "key")
-            deadline = int(desk.clock()) + desk.policy.deadline_days * DAY
-            subject = key.pseudonym(client)
-            desk.ledger.append(
-                request, "received", document=digest, subject=subject, scope="client", deadline=deadline
-            )
+        if before is not Standing.RECEIVED or not _has_key(desk, request):
+            _begin(desk, request, digest, client)
         checked, public = _check(desk, request, document, client, model_sha256)
-        use_nonce(desk.folder / "nonces", checked, request)
+        use_nonce(desk.folder / NONCES, checked, request)
     except Refused as refusal:
         _forget_refused(desk, request)
         entries = desk.ledger.of(request)
@@ -246,6 +314,25 @@ def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
     write(desk.place(request) / "request.json", document.encode(), private=True)
     desk.ledger.append(request, "authenticated", signer=desk.key(request).pseudonym(key_id(public)))
     return desk.case(request)
+
+
+def _has_key(desk: Desk, request: str) -> bool:
+    """Whether the key is there; a kill may have left a refused request without it."""
+    try:
+        return bool(desk.key(request))
+    except FedUnlearnError:
+        return False
+
+
+def _begin(desk: Desk, request: str, digest: str, client: ClientId) -> None:
+    """Makes the key of a request and tells of its receipt."""
+    destroy(desk.place(request) / "key")
+    key = key_in(desk.place(request) / "key")
+    deadline = int(desk.clock()) + desk.policy.deadline_days * DAY
+    subject = key.pseudonym(client)
+    desk.ledger.append(
+        request, "received", document=digest, subject=subject, scope="client", deadline=deadline, key=key.id
+    )
 
 
 def _check(
@@ -267,15 +354,18 @@ def _check(
         public_key=public,
         now=desk.clock(),
     )
+    if desk.forgotten([client]):
+        raise Refused(Refusal.FORGOTTEN, "this client has been forgotten already")
     served = desk.models() | ({model_sha256} if model_sha256 else set())
     if served and checked.model_sha256 not in served:
         raise Refused(
             Refusal.OTHER_MODEL, "the request names a model that this desk does not serve: sign a new one"
         )
     for other in desk.cases():
-        received, key = other.last("received"), desk.place(other.id) / "key"
-        waiting = other.id != request and other.standing.open and received is not None and key.exists()
-        if waiting and received and read_key(key).pseudonym(client) == received.fields["subject"]:
+        received = other.last("received")
+        if other.id == request or received is None or not other.waiting:
+            continue
+        if desk.key(other.id).pseudonym(client) == received.fields["subject"]:
             raise Refused(
                 Refusal.STILL_OPEN, f"request {other.id} of this client is still open: finish it first"
             )

@@ -49,7 +49,13 @@ def _mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "received": {"document": _digest, "subject": _digest, "scope": _code, "deadline": _count},
+    "received": {
+        "document": _digest,
+        "subject": _digest,
+        "scope": _code,
+        "deadline": _count,
+        "key": _digest,
+    },
     "refused": {"document": _digest, "reason": _code},
     "authenticated": {"signer": _digest},
     "admitted": {
@@ -58,7 +64,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "retained": _count,
         "rounds": _count,
         "plan": _digest,
-        "key": _digest,
+        "history": _digest,
     },
     "unlearning": {"attempt": _count},
     "recovering": {"attempt": _count},
@@ -70,14 +76,15 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "guards": _mapping(_count),
         "verdict": _code,
     },
-    "certified": {"claim": _code, "model": _digest, "certificate": _digest},
+    "certified": {"claim": _code, "model": _digest, "certificate": _digest, "file": _digest},
     "partial": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "no_direction": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "guard_stop": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "escalated": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
+    "installing": {"suppressed": _digest},
     "installed": {"model": _digest},
-    "purging": {"key": _digest, "files": _count, "bytes": _count},
-    "purged": {"files": _count, "bytes": _count, "receipt": _digest},
+    "purging": {"key": _digest, "files": _count},
+    "purged": {"files": _count, "receipt": _digest},
 }
 """What each event may tell, and in which form: codes, digests and numbers only."""
 
@@ -162,14 +169,25 @@ class Ledger:
             self._sign_head(self._entries[-1].sha256, length + 1)
         return self._entries[-1]
 
+    def settle(self) -> None:
+        """Confirms an entry that a kill left announced and written, so that nobody can remove it."""
+        with locked(self.path.with_name("ledger.lock"), wait=True):
+            head, length = self.head
+            if length and opened(self._head_bytes().decode(), HEAD, self._public)["length"] < length:
+                self._sign_head(head, length)
+
     def _remove_torn_line(self) -> None:
         """What a kill left of a line; call it only while holding the lock."""
-        if self.path.exists():
-            content = self.path.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                with explained(self.path):
-                    os.truncate(self.path, whole)
+        if not self.path.exists():
+            return
+        with explained(self.path), self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = file.seek(max(0, size - LARGEST_LINE - 2))
+            tail = file.read()
+        whole = start + tail.rfind(b"\n") + 1
+        if whole < size and (start == 0 or b"\n" in tail):
+            with explained(self.path):
+                os.truncate(self.path, whole)
 
     def _read_on(self) -> None:
         """Reads the entries that were appended since the last look."""

@@ -10,82 +10,58 @@ from pathlib import Path
 
 from torch import nn
 
-from ..auditing import Evidence, audit
 from ..authority import new_key, public_part
-from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, State, did_you_mean, vectors
+from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, did_you_mean, vectors
 from ..core.hashes import module_hash
 from ..experiment import Experiment, Setting, prepare, pretrained, read
 from ..experiment.checkpoint import read_model
-from ..experiment.references import Show, number_of_twins, references
+from ..experiment.references import Show
 from ..experiment.settings import Erasure, UserFile
-from ..experiment.training import CachedTraining
 from ..record import write
 from ..record.files import make_folder, tensor_bytes
 from .desk import Desk
+from .retraining import against_retraining
 from .settings import SETTINGS
+from .work import Auditor
 
 
 @dataclass(frozen=True)
 class Simulated:
     """A connected simulation: what ``erase`` takes."""
 
-    setting: Setting
     federation: Federation
     model: nn.Module
-    client: ClientId
-    trainings: Mapping[str, CachedTraining]
-    """The models that an audit compares with, trained on demand."""
-    workers: int | None
+    training_rounds: int
+    """That the model was trained for."""
+    retrainings: int
+    rounds: Mapping[str, tuple[int, int]]
+    """The request and the retrainings of its audit, with their rounds at most."""
 
-    @property
-    def rounds(self) -> dict[str, tuple[int, int]]:
-        """The request and the models that are to be trained for its audit, with their rounds at most."""
-        made = {name: (0, each.phase.rounds) for name, each in self.trainings.items() if not each.kept}
-        return {"request": (0, self.setting.experiment.rounds[1]), **made}
-
-    def auditor(self, show: Show, after: State, original: State) -> Evidence:
-        """Compares with retrained models, which are trained now unless they are in the cache."""
-        made: dict[str, State] = {}
-        for name, training in self.trainings.items():
-            if training.kept:
-                made[name] = training.model()
-            else:
-                with show(name) as listener:
-                    made[name] = training.model([listener], workers=self.workers)
-        clients = self.setting.population.auditing
-        with self.setting.federation(clients, self.workers, Stage.UNLEARNING) as federation:
-            return audit(
-                federation,
-                after,
-                targets=self.client,
-                retrained=made.get("retraining-1"),
-                again=made.get("retraining-2"),
-                original=original,
-                references=[state for name, state in made.items() if name.startswith("twin")],
-                clients=clients,
-            )
+    def auditor(self, desk: Desk, request: str, show: Show) -> Auditor | None:
+        """Compares with retrained models, if the desk's settings ask for any."""
+        if not self.retrainings:
+            return None
+        rounds, number = self.training_rounds, self.retrainings
+        return against_retraining(
+            desk, request, self.federation, self.model, rounds=rounds, number=number, show=show
+        )
 
 
 @contextmanager
 def simulated(desk: Desk, client: ClientId, *, workers: int | None = None) -> Iterator[Simulated]:
     """The federation and the model of a desk with a ``[simulation]``, for a request of a client."""
-    chosen, experiment = desk.policy.simulation, _experiment(desk)
-    assert chosen is not None
-    setting = prepare(experiment)
-    clients, targets = setting.population.unlearning, setting.population.targets
+    experiment = _experiment(desk)
+    assert desk.policy.simulation is not None
+    clients = prepare(experiment).population.unlearning
     if client not in clients:
         raise FedUnlearnError(f"the simulation has no client {client!r}{did_you_mean(client, clients)}")
-    if experiment.backdoor.enabled and (client,) != targets:
-        raise FedUnlearnError(
-            f"the simulated backdoor is that of {', '.join(targets)}, so nobody else can leave: set "
-            "backdoor.enabled = false in the experiment"
-        )
     erasure = Erasure(level="client", targets=[client])
     setting = prepare(experiment.model_copy(update={"request": erasure}))
-    twins = number_of_twins(experiment) if chosen.retrainings else 0
-    with setting.federation(setting.population.unlearning, workers, Stage.UNLEARNING) as federation:
-        trainings = references(setting, retrainings=chosen.retrainings, twins=twins)
-        yield Simulated(setting, federation, _model(desk, setting), client, trainings, workers)
+    made, trained = desk.policy.simulation.retrainings, experiment.pretraining.rounds
+    retraining = {f"retraining-{number}": (0, trained) for number in range(1, made + 1)}
+    rounds = {"request": (0, desk.policy.stages.rounds), **retraining}
+    with setting.federation(setting.population.auditing, workers, Stage.UNLEARNING) as federation:
+        yield Simulated(federation, _model(desk, setting), trained, made, rounds)
 
 
 def production_model(desk: Desk) -> nn.Module:
@@ -107,7 +83,16 @@ def _experiment(desk: Desk) -> Experiment:
             f"{desk.folder / SETTINGS} has no [simulation], so this command cannot reach its federation: "
             "call fedunlearn.erasure in your ServerApp, see docs/erasure/flower.md"
         )
-    return read(desk.folder / desk.policy.simulation.experiment)
+    return _clean(read(desk.folder / desk.policy.simulation.experiment))
+
+
+def _clean(experiment: Experiment) -> Experiment:
+    if experiment.request.level != "client" or experiment.backdoor.enabled:
+        raise FedUnlearnError(
+            f'{experiment.name}: a desk answers requests of honest clients: set request.level = "client" and '
+            "backdoor.enabled = false"
+        )
+    return experiment
 
 
 def make_desk(
@@ -119,9 +104,7 @@ def make_desk(
     """
     if (folder / SETTINGS).exists():
         raise FedUnlearnError(f"{folder} is a desk already: choose another folder")
-    chosen = read(experiment)
-    if chosen.request.level != "client":
-        raise FedUnlearnError(f"{experiment}: a desk answers requests of clients: set request.level = client")
+    chosen = _clean(read(experiment))
     make_folder(folder)
     setting = prepare(chosen)
     state = pretrained(setting, listeners, workers=workers)

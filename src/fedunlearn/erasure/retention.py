@@ -32,33 +32,35 @@ def purge(desk: Desk, request: str) -> Case:
     What was encrypted with the key cannot be read any more, wherever copies of it are.
     """
     with locked(desk.folder / "work.lock"):
+        desk.ledger.settle()
         case, place = desk.case(request), desk.place(request)
         if case.standing is Standing.PURGED:
             return case
         if case.standing in (Standing.RECEIVED, Standing.REFUSED):
             raise FedUnlearnError(f"request {request} is {case.standing}: there is nothing to purge")
+        if case.standing is Standing.CERTIFIED and case.last("installed") is None:
+            raise FedUnlearnError(
+                f"the model of request {request} is not in service yet: continue with fedunlearn erase"
+            )
         begun = case.last("purging")
         if begun is None:
-            doomed = [path for path in _all_but_kept(place) if path.is_file()]
-            begun = desk.ledger.append(
-                request,
-                "purging",
-                key=desk.key(request).id,
-                files=len(doomed),
-                bytes=sum(path.stat().st_size for path in doomed),
-            )
-        deleted = {"files": begun.fields["files"], "bytes": begun.fields["bytes"]}
+            doomed = [path for path in _all_but_kept(place) if path.is_file() and path.suffix != ".partial"]
+            received = case.last("received")
+            assert received is not None
+            begun = desk.ledger.append(request, "purging", key=received.fields["key"], files=len(doomed))
+        deleted = begun.fields["files"]
         destroy(place / "key")
         _delete(place)
-        certificate = place / CERTIFICATE
-        named = hashlib.sha256(certificate.read_bytes()).hexdigest() if certificate.exists() else None
+        named = next(
+            (e.fields["certificate"] for e in reversed(case.entries) if "certificate" in e.fields), None
+        )
         receipt = sign(
             RECEIPT,
             {
                 "request": request,
                 "certificate_sha256": named,
                 "destroyed_key": begun.fields["key"],
-                "deleted": deleted,
+                "deleted_files": deleted,
                 "kept": [name for name in KEPT if (place / name).exists() or name == "purge.json"],
                 "ledger_entry": begun.sha256,
                 "time": begun.time,
@@ -67,7 +69,7 @@ def purge(desk: Desk, request: str) -> Case:
         )
         write(place / "purge.json", receipt.encode())
         digest = hashlib.sha256(receipt.encode()).hexdigest()
-        desk.ledger.append(request, "purged", **deleted, receipt=digest)
+        desk.ledger.append(request, "purged", files=deleted, receipt=digest)
         return desk.case(request)
 
 
@@ -76,7 +78,7 @@ def _all_but_kept(place: Path) -> list[Path]:
 
 
 def _delete(place: Path) -> None:
-    for path in sorted(place.iterdir()):
+    for path in sorted(place.glob("*")):
         if path.name not in KEPT:
             with explained(path):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

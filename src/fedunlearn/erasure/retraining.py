@@ -11,6 +11,7 @@ from ..auditing import Evidence, audit
 from ..authority import stated_client
 from ..core import Federation, State, require, vectors
 from ..core.seeds import derive
+from ..experiment.references import Show, unseen
 from ..server import forget
 from .certifying import RETRAINED
 from .desk import Desk
@@ -25,13 +26,15 @@ def against_retraining(
     rounds: int,
     number: int = 2,
     build: Callable[[], nn.Module] | None = None,
+    show: Show = unseen,
 ) -> Callable[[State, State], Evidence]:
     """An auditor for ``erase`` that first retrains models without the client, as long as training took.
 
     It trains one or two (``number``) for so many ``rounds``, with the desk's ``schedule.pretrain_lr`` and
     ``[training]``: all three must be those of the model's own training. They lie encrypted in the folder of
     the request, where a training that was stopped continues and a purge deletes them. The client must stay
-    online until the end, because it compares the models on its own data.
+    online until the end, because it compares the models on its own data. ``show`` makes the listener of each
+    training.
     """
     require(number in (1, 2), "number", number, "1 or 2")
 
@@ -41,23 +44,25 @@ def against_retraining(
         for which in range(1, number + 1):
             module = copy.deepcopy(model)
             vectors.load(module, original)
-            forget(
-                federation,
-                module,
-                client,
-                desk.place(request) / RETRAINED / str(which),
-                method="retrain",
-                schedule=policy.stages,
-                training=policy.local_training,
-                participation=policy.taking_part,
-                build=build,
-                seed=derive("retraining", policy.seed),
-                guards=policy.guards.guards(),
-                without=desk.forgotten(federation.present()),
-                cipher=desk.key(request),
-                rounds=rounds,
-                number=which,
-            )
+            with show(f"retraining-{which}") as listener:
+                forget(
+                    federation,
+                    module,
+                    client,
+                    desk.place(request) / RETRAINED / str(which),
+                    method="retrain",
+                    schedule=policy.stages,
+                    training=policy.local_training,
+                    participation=policy.taking_part,
+                    build=build,
+                    seed=derive("retraining", policy.seed),
+                    guards=policy.guards.guards(),
+                    without=desk.forgotten(federation.present()),
+                    cipher=desk.key(request),
+                    listeners=[listener],
+                    rounds=rounds,
+                    number=which,
+                )
             retrained.append(module)
         return audit(
             federation,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core import FedUnlearnError
 from ..record import write
+from ..record.files import explained
 
 MAGIC = b"fedunlearn sealed 1\n"
 SEGMENT = 1 << 26
@@ -104,15 +105,16 @@ def read_key(path: Path) -> Key:
 
 def destroy(path: Path) -> None:
     """Overwrites a key and deletes it, durably; a second call after a crash finishes the first."""
-    if path.exists():
-        with path.open("r+b") as file:
-            file.write(bytes(32))
-            file.flush()
-            os.fsync(file.fileno())
-        path.unlink()
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with explained(path):
+        if path.exists():
+            with path.open("r+b") as file:
+                file.write(bytes(32))
+                file.flush()
+                os.fsync(file.fileno())
+            path.unlink()
+        if hasattr(os, "O_DIRECTORY") and path.parent.exists():
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +35,11 @@ from ..core import (
 )
 from ..core.hashes import model_hash
 from ..evidence import Verdict
-from ..record import fingerprint, json_bytes, locked, read_json, read_state, read_tensors, write
-from ..record.files import tensor_bytes
+from ..record import fingerprint, json_bytes, locked, read_state, read_tensors, write
+from ..record.files import explained, tensor_bytes
 from ..record.states import state_bytes
-from ..server import ForgettingFailed, forget, fresh_model
-from .certifying import certify, install
+from ..server import ForgettingFailed, forget, fresh_model, read_history, remove_rows
+from .certifying import MODEL, certify, install
 from .desk import Case, Desk, Standing
 from .findings import evidence_entries
 from .plan import Plan, make_plan
@@ -46,6 +48,7 @@ from .sealing import Key
 Auditor = Callable[[State, State], Evidence]
 """Compares the model after the request with the one before it."""
 
+HISTORY = "history.sealed"
 MEASURES = ("asr", "forget_acc", "forget_loss", "r_acc", "r_acc_worst", "r_loss", "distance", "coverage")
 """What the ledger tells of a stage: means over clients, never a value of an example."""
 
@@ -125,7 +128,7 @@ def erase(
     federation: Federation,
     model: nn.Module,
     *,
-    history: History | None = None,
+    history: Path | History | None = None,
     auditor: Auditor | None = None,
     gone: bool = False,
     engine: str = "own",
@@ -134,24 +137,33 @@ def erase(
 ) -> Case:
     """Answers a request that ``receive`` has authenticated; the same call continues after a crash.
 
-    ``model`` is the one in production and becomes the model after the request. ``auditor`` compares the two
-    beside retrained models; without it, the client measures the model itself and no verdict is possible.
-    ``gone`` says that the client has left: then only methods that do not ask it can run.
+    ``model`` is the one in production and becomes the certified one; if the request fails, it stays.
+    ``auditor`` compares the two beside retrained models; without it, the client measures the model itself and
+    no verdict is possible.
+    ``history`` is the file that ``flower.Recording`` wrote, or what it holds: the request keeps an encrypted
+    copy, and the rows of the client are deleted from the file. ``gone`` says that the client has left: then
+    only methods that do not ask it can run.
     """
     with locked(desk.folder / "work.lock"):
+        desk.ledger.settle()
         case = desk.case(request)
         if case.standing in (Standing.RECEIVED, Standing.REFUSED):
             raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
-        if case.standing is Standing.PURGED:
-            raise FedUnlearnError(f"request {request} is answered, and what it needed is purged")
+        if case.purging:
+            done = case.standing is Standing.PURGED
+            raise FedUnlearnError(
+                f"request {request} is {'purged' if done else 'being purged: ' + case.next_step}"
+            )
         client = stated_client(desk.document(request))
         work = Work(desk, request, client, federation, model, "", gone, engine)
         if not case.last("certified"):
             _authorise(work)
-        if case.standing is Standing.AUTHENTICATED:
-            _admit(work, history, build)
-        if not (case := work.case).last("certified"):
-            original = read_state(work.place / "omega0.sealed", work.key)[0]
+        if case.standing is Standing.AUTHENTICATED or _overtaken(work):
+            _admit(work, read_history(history) if isinstance(history, Path) else history, build)
+        if isinstance(history, Path):
+            remove_rows(history, [client])
+        if not work.case.last("certified"):
+            original = _original(work)
             work = replace(work, method=_method(work))
             _unlearn(work, original, auditor, build, listeners)
         return _put_into_service(work)
@@ -161,9 +173,11 @@ def _put_into_service(work: Work) -> Case:
     """The model of a certified request replaces the one in production, and the client takes part no more."""
     case = work.case
     if (certified := case.last("certified")) is not None and case.last("installed") is None:
-        work.desk.suppress(work.client)
-        install(work.desk, work.request)
+        work.desk.suppress(work.request, work.client)
+        install(work.desk, certified)
         work.tell("installed", model=certified.fields["model"])
+    if certified is not None:
+        work.model.load_state_dict(read_tensors(work.place / MODEL)[0])
     return work.case
 
 
@@ -188,18 +202,24 @@ def _authorise(work: Work) -> None:
 
 def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] | None) -> None:
     """Checks that the request can be answered; keeps the model before it, encrypted, while it is needed."""
+    before = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
+    _check_turn(work, model_hash(before))
     plan = plan_erasure(
         work.desk, work.client, work.federation, work.model, history=history, gone=work.gone, build=build
     )
     if plan.problems:
         more = f" (and {len(plan.problems) - 1} more: fedunlearn plan)" if len(plan.problems) > 1 else ""
         raise FedUnlearnError(f"the request cannot be answered yet: {plan.problems[0]}{more}")
-    before = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
-    stored = json_bytes(plan.as_dict())
-    write(work.place / "plan.json", stored, private=True)
+    if (work.place / "run").exists():
+        with explained(work.place / "run"):
+            shutil.rmtree(work.place / "run")
+    write(work.place / "plan.json", json_bytes(plan.as_dict()), private=True)
     write(work.place / "omega0.sealed", work.key.seal(state_bytes(before)), private=True)
+    recorded: dict[str, str] = {}
     if history is not None:
-        write(work.place / "history.sealed", work.key.seal(tensor_bytes(history.tensors())), private=True)
+        sealed = work.key.seal(tensor_bytes(history.tensors()))
+        write(work.place / HISTORY, sealed, private=True)
+        recorded["history"] = hashlib.sha256(sealed).hexdigest()
     work.tell(
         "admitted",
         model=model_hash(before),
@@ -207,8 +227,54 @@ def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] |
         retained=plan.online.retained,
         rounds=sum(phase.rounds for phase in plan.phases),
         plan=_fingerprint(plan),
-        key=work.key.id,
+        **recorded,
     )
+
+
+def _check_turn(work: Work, model: str) -> None:
+    """Requests are answered one after the other, each from the model that the one before it left behind."""
+    replaced = ""
+    for other in work.desk.cases():
+        admitted, installed = other.last("admitted"), other.last("installed")
+        if other.id != work.request and other.under_way:
+            raise FedUnlearnError(f"request {other.id} is {other.standing}: finish or purge it first")
+        if admitted and installed and admitted.fields["model"] == model:
+            replaced = other.id
+        elif installed and installed.fields["model"] == model:
+            replaced = ""
+    if replaced:
+        raise FedUnlearnError(
+            f"the model is the one from before request {replaced}, and still knows its client: start from "
+            "the model that was installed last"
+        )
+
+
+def _overtaken(work: Work) -> bool:
+    """Whether another request has replaced the model since this one, which failed, began with it."""
+    case, admitted = work.case, work.case.last("admitted")
+    later = [entry.number for entry in work.desk.ledger.entries if entry.event == "installed"]
+    return case.standing.failed and admitted is not None and max(later, default=0) > admitted.number
+
+
+def _original(work: Work) -> State:
+    """The model before the request."""
+    path, admitted = work.place / "omega0.sealed", work.case.last("admitted")
+    state = read_state(path, work.key)[0]
+    if admitted is None or model_hash(state) != admitted.fields["model"]:
+        raise FedUnlearnError(f"{path} is not the model that was admitted: restore it from a copy")
+    return state
+
+
+def _history(work: Work) -> History | None:
+    """What training recorded, if it was given."""
+    path, admitted = work.place / HISTORY, work.case.last("admitted")
+    expected = admitted.fields.get("history") if admitted else None
+    content = path.read_bytes() if path.exists() else b""
+    if expected is None:
+        return None
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise FedUnlearnError(f"{path} is not the history that was admitted: restore it from a copy")
+    return History.from_tensors(read_tensors(path, work.key)[0])
 
 
 def _fingerprint(plan: Plan) -> str:
@@ -219,7 +285,8 @@ def _fingerprint(plan: Plan) -> str:
 
 def _method(work: Work) -> str:
     """The method of the desk's settings, or the one that the plan chose."""
-    return work.desk.policy.method or str(read_json(work.place / "plan.json")["method"])
+    admitted = work.case.last("admitted")
+    return work.desk.policy.method or str(admitted.fields["method"] if admitted else "")
 
 
 def _unlearn(
@@ -235,7 +302,6 @@ def _unlearn(
     if case.standing is Standing.ADMITTED or case.standing.ended:
         work.tell("unlearning", attempt=case.attempt + 1)
     vectors.load(work.model, original)
-    sealed = work.place / "history.sealed"
     try:
         outcome = forget(
             work.federation,
@@ -244,7 +310,7 @@ def _unlearn(
             work.place / "run",
             method=work.method,
             schedule=policy.stages,
-            history=History.from_tensors(read_tensors(sealed, work.key)[0]) if sealed.exists() else None,
+            history=_history(work),
             training=policy.local_training,
             participation=policy.taking_part,
             build=build,
@@ -290,32 +356,36 @@ def _found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
 
 def _target_missing(work: Work, outcome: Outcome) -> bool:
     """Whether the run lacks the client that asked, and not somebody else."""
-    return work.client in outcome.reason or work.client not in work.federation.present()
+    named = re.search(rf"(?<![\w-]){re.escape(work.client)}(?![\w-])", outcome.reason)
+    return named is not None or work.client not in work.federation.present()
 
 
 def _conclude(work: Work, original: State, outcome: Outcome, auditor: Auditor | None) -> None:
     """Collects the evidence, issues the certificate that follows from it, and tells how the request ended."""
     evidence = None if outcome.status.failed else _evidence(work, original, outcome.state, auditor)
-    if not outcome.status.failed and work.case.standing is not Standing.VERIFIED:
-        verdict = "none" if evidence is None else str(evidence.verdict or "none")
-        found = _found(outcome.metrics[-1], outcome.state, "recovery")
-        work.tell("verified", **found, guards=dict(outcome.guards or {}), verdict=_code(verdict))
-    vectors.load(work.model, outcome.state)
+    told = {entry.fields.get("stage") for entry in work.case.current if entry.event == "verified"}
+    if not outcome.status.failed and "end" not in told:
+        verdict = str((evidence and evidence.verdict) or "none").replace(" ", "-")
+        found = _found(outcome.metrics[-1], outcome.state, "end")
+        work.tell("verified", **found, guards=dict(outcome.guards or {}), verdict=verdict)
+    module = copy.deepcopy(work.model)
+    vectors.load(module, outcome.state)
     end = _end(outcome, evidence)
-    document, claim = certify(
+    document, predicate = certify(
         work.desk,
         work.case,
         outcome=outcome,
         evidence=evidence,
         end=end,
-        model=work.model,
+        model=module,
         method=work.method,
         client=work.client,
         engine=work.engine,
     )
     digest = hashlib.sha256(document.encode()).hexdigest()
-    reason = {} if end is Standing.CERTIFIED else {"reason": _reason(outcome, end)}
-    work.tell(end, claim=claim, model=model_hash(outcome.state), certificate=digest, **reason)
+    after, claim = predicate.model_after, str(predicate.claim.claim)
+    more = {"file": after.file_sha256} if end is Standing.CERTIFIED else {"reason": _reason(outcome, end)}
+    work.tell(end, claim=claim, model=after.sha256, certificate=digest, **more)
 
 
 def _evidence(work: Work, original: State, after: State, auditor: Auditor | None) -> Evidence | None:
@@ -353,7 +423,3 @@ def _reason(outcome: Outcome, end: Standing) -> str:
 def _unforgotten(outcome: Outcome) -> bool:
     """Whether the measures of the run say that the client is not forgotten."""
     return "unmoved" in (outcome.guards or {})
-
-
-def _code(text: str) -> str:
-    return text.replace(" ", "-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from ...core import FedUnlearnError
@@ -10,15 +11,20 @@ from ...core import FedUnlearnError
 
 def rendered(template: str, page: Mapping[str, Any]) -> str:
     """A page as HTML; the template escapes everything that comes from files."""
+    return str(_environment().get_template(template).render(page))
+
+
+@cache
+def _environment() -> Any:
+    """Keeps the templates that it has compiled."""
     try:
         import jinja2
     except ImportError:
         raise FedUnlearnError("the HTML report needs jinja2: pip install 'fedunlearn[report]'") from None
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("fedunlearn.report.html"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    return environment.get_template(template).render(page)
