@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
@@ -395,3 +396,10 @@ def test_the_example(app, tmp_path, capsys):
         "model.safetensors",
         "purge.json",
     ]
+
+
+@pytest.mark.parametrize("name", ["desk.toml", "server_app.py"])
+def test_the_page_shows_the_example(name):
+    page = (EXAMPLE.parents[2] / "docs" / "erasure" / "flower.md").read_text()
+    shown = re.findall(rf'^```\w+ title="{re.escape(name)}"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    assert shown == [next(EXAMPLE.rglob(name)).read_text()]

@@ -46,10 +46,10 @@ def trained(desk: erasure.Desk, federation: fu.Federation, model: nn.Module) -> 
 def answer(desk: erasure.Desk, document: str, federation: fu.Federation, model: nn.Module) -> None:
     """Called again after a crash, it continues."""
     case = erasure.receive(desk, document, fu.module_hash(model))
-    if case.standing is not erasure.Standing.PURGED:
+    if not case.purging:
         auditor = erasure.against_retraining(desk, case.id, federation, model, rounds=ROUNDS)
         case = erasure.erase(desk, case.id, federation, model, auditor=auditor, engine="flower")
-    if erasure.due(desk, case):
+    if case.purging or erasure.due(desk, case):
         case = erasure.purge(desk, case.id)
     print(f"request {case.id} is {case.standing}")
     if case.standing.failed:
