@@ -27,6 +27,8 @@ from fedunlearn.erasure.ledger import Ledger
 
 UNREAD = ("certificate.html", "plan.json", "controller.pub", "desk.toml")
 """Pages for people, which nobody reads back, and what the operator writes: it may be changed any time."""
+HARMLESS = ("nonces/", "controller.key")
+"""A nonce only repeats what the ledger knows; a key that still signs the same is the same key."""
 SMALL = 800
 """Bytes up to which a file is cut at many places."""
 
@@ -154,15 +156,26 @@ def noticed(desks: Desks, case: Case, place: Path) -> str:
                 return "refused" if "\n" not in str(error) else f"missed: {error}"
             except Exception as error:
                 return f"missed: {error!r}"
-        if contents(folder) == desks.whole:
+        now = contents(folder)
+        if now == desks.whole or _counts_fewer(now, desks.whole):
             return "harmless"
-        left = {name for name, content in contents(folder).items() if desks.whole.get(name) != content}
-        unread = left | (desks.whole.keys() - contents(folder).keys()) <= {case.file}
-        if unread and case.file.startswith("nonces/"):
-            return "harmless"  # the ledger knows the request, too
-        return "told" if told and not unread else "missed"
+        left = {name for name in now.keys() | desks.whole.keys() if now.get(name) != desks.whole.get(name)}
+        if left == {case.file} and case.file.startswith(HARMLESS):
+            return "harmless"
+        return "told" if told and case.file not in left else "missed"
     finally:
         shutil.rmtree(folder)
+
+
+def _counts_fewer(now: dict[str, bytes], whole: dict[str, bytes]) -> bool:
+    """Whether the purge tells of one file less, because it was missing, and everything else is the same."""
+    told = {"ledger.jsonl", "ledger.head.json"} | {name for name in whole if name.endswith("purge.json")}
+    fewer = [
+        [line for line in each["ledger.jsonl"].splitlines() if b'"event":"purg' not in line]
+        for each in (now, whole)
+    ]
+    rest = [{name: each[name] for name in each.keys() - told} for each in (now, whole)]
+    return fewer[0] == fewer[1] and rest[0] == rest[1]
 
 
 def read(folder: Path) -> None:
