@@ -228,15 +228,24 @@ def check_request(
 
 def stated_client(document: str) -> str:
     """The client that a request names, which nobody has verified: it tells whose key to check it with."""
+    return _stated(document, "client")
+
+
+def stated_model(document: str) -> str:
+    """The hash of the model that a request names, which nobody has verified."""
+    return _stated(document, "model_sha256")
+
+
+def _stated(document: str, field: str) -> str:
     try:
         _check(len(document) <= LARGEST_REQUEST, Refusal.TOO_LARGE, "the document is too large for a request")
-        client = _parsed(_unbase64(_parsed(document.encode())["payload"]))["client"]
-        if not isinstance(client, str):
+        stated = _parsed(_unbase64(_parsed(document.encode())["payload"]))[field]
+        if not isinstance(stated, str):
             raise TypeError
     except (TypeError, AttributeError, KeyError, ValueError, RecursionError):
         sentence = "the document is not a signed erasure request: make one with fedunlearn sign"
         raise Refused(Refusal.MALFORMED, sentence) from None
-    return client
+    return stated
 
 
 def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:

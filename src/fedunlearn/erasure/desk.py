@@ -238,8 +238,12 @@ class Desk:
         hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
         hashes = sorted({*hashes, key.pseudonym(client)})
         digest, told = fingerprint([key.id, *hashes]), self.case(request).last("installing")
-        if told is None or told.fields["suppressed"] != digest:
+        if told is None:
             self.ledger.append(request, "installing", suppressed=digest)
+        elif told.fields["suppressed"] != digest:
+            raise FedUnlearnError(
+                f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy"
+            )
         write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
 
     def _suppressed(self) -> list[str]:

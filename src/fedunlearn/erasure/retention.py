@@ -35,6 +35,7 @@ def purge(desk: Desk, request: str) -> Case:
         desk.ledger.settle()
         case, place = desk.case(request), desk.place(request)
         if case.standing is Standing.PURGED:
+            _check_kept(case, place)
             return case
         if case.standing in (Standing.RECEIVED, Standing.REFUSED):
             raise FedUnlearnError(f"request {request} is {case.standing}: there is nothing to purge")
@@ -71,6 +72,16 @@ def purge(desk: Desk, request: str) -> Case:
         digest = hashlib.sha256(receipt.encode()).hexdigest()
         desk.ledger.append(request, "purged", files=deleted, receipt=digest)
         return desk.case(request)
+
+
+def _check_kept(case: Case, place: Path) -> None:
+    """Refuses a certificate, receipt or model that is not as the ledger says; the model may be gone."""
+    told = {name: value for entry in case.entries for name, value in entry.fields.items()}
+    for name, field in ((CERTIFICATE, "certificate"), ("purge.json", "receipt"), (MODEL, "file")):
+        path = place / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+        if found != told.get(field) and not (name == MODEL and found is None):
+            raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy")
 
 
 def _all_but_kept(place: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..attestation import verdict_of
 from ..auditing import Evidence, audit
-from ..authority import stated_client
+from ..authority import stated_client, stated_model
 from ..core import (
     Authorising,
     ClientId,
@@ -233,19 +233,22 @@ def _admit(work: Work, history: History | None, build: Callable[[], nn.Module] |
 
 def _check_turn(work: Work, model: str) -> None:
     """Requests are answered one after the other, each from the model that the one before it left behind."""
-    replaced = ""
     for other in work.desk.cases():
-        admitted, installed = other.last("admitted"), other.last("installed")
         if other.id != work.request and other.under_way:
             raise FedUnlearnError(f"request {other.id} is {other.standing}: finish or purge it first")
-        if admitted and installed and admitted.fields["model"] == model:
-            replaced = other.id
-        elif installed and installed.fields["model"] == model:
-            replaced = ""
-    if replaced:
+    installed = [entry for entry in work.desk.ledger.entries if entry.event == "installed"]
+    if installed and installed[-1].fields["model"] == model:
+        return
+    replaced = {work.desk.case(entry.request).last("admitted") for entry in installed}
+    if model in {admitted.fields["model"] for admitted in replaced if admitted}:
         raise FedUnlearnError(
-            f"the model is the one from before request {replaced}, and still knows its client: start from "
-            "the model that was installed last"
+            "the model still knows a client that this desk has forgotten: put the one that was installed "
+            "last back into production"
+        )
+    if model != stated_model(work.desk.document(work.request)):
+        raise FedUnlearnError(
+            "the model is neither the one that the request names nor the one that was installed last: put "
+            "one of them back into production, or let the client sign a new request"
         )
 
 
