@@ -38,8 +38,10 @@ NUMBERS = 4
 """Decimal numbers in a row that are a leak."""
 DIGITS = 3
 """Significant digits below which a decimal number is too common to count."""
-TELLING = 8
-"""Significant digits from which on a single loss is a leak."""
+TELLING = 6
+"""Significant digits from which on a single loss can be a leak."""
+CHANCE = 0.05
+"""It is one if chance would give fewer matches than this in all numbers of the file that are as precise."""
 TEXT = bytes([9, 10, 13, *range(32, 127)])
 LARGEST = 1 << 28
 """Bytes of a file, or of what is decompressed, that are looked at."""
@@ -291,7 +293,10 @@ def _in_decimals(values: NDArray[np.float64], single: bool) -> Detector:
         high = np.searchsorted(ordered, numbers + errors, side="right")
         matching = (high > low) & (digits >= DIGITS)
         if single and (matching & (digits >= TELLING)).any():
-            return "number"
+            precise = errors[digits >= TELLING]
+            finest = errors[matching & (digits >= TELLING)].min()
+            if len(values) * 2 * precise[precise <= finest].sum() < CHANCE * (ordered[-1] - ordered[0]):
+                return "number"
         for place in np.flatnonzero(matching):
             row = slice(place, place + NUMBERS)
             if not matching[row].all() or len(set(numbers[row])) < 3 or len(numbers[row]) < NUMBERS:

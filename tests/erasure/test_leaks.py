@@ -84,6 +84,7 @@ RAW: dict[str, Callable[[], bytes]] = {
 }
 LOST: dict[str, Callable[[], bytes]] = {
     "one": lambda: repr(float(LOSSES[7])).encode(),
+    "one, six digits": lambda: f"{LOSSES[10]:.6g}".encode(),
     "one, eight digits": lambda: f"{LOSSES[11]:.8g}".encode(),
     "one, float32 in between": lambda: repr(float(np.float32(LOSSES[12]))).encode(),
     "JSON": lambda: json.dumps(LOSSES[:20].tolist()).encode(),
@@ -168,6 +169,7 @@ def test_what_only_looks_like_a_secret_is_none(tmp_path):
     (tmp_path / "near.json").write_text(json.dumps(near))
     (tmp_path / "other.json").write_text(json.dumps(other.tolist()))
     (tmp_path / "other.bin").write_bytes(other.tobytes() + bytes(4096) + np.ones(64, np.float32).tobytes())
+    (tmp_path / "many.json").write_text(json.dumps([round(abs(float(value)), 6) for value in other]))
     (tmp_path / "few.json").write_text(json.dumps([round(value, 1) for value in LOSSES.tolist()]))
     (tmp_path / "digests.txt").write_text(
         "\n".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(500))
