@@ -18,10 +18,10 @@ from erasures import controller_key, public_key
 from safetensors.torch import load
 from torch import nn
 
-from fedunlearn import ClientData, Examples, Federation, State, audit, server
+from fedunlearn import ClientData, Examples, Federation, Replies, State, Terms, audit, server
 from fedunlearn.auditing import Evidence
 from fedunlearn.authority import request_erasure
-from fedunlearn.core import vectors
+from fedunlearn.core import Failure, Jobs, Reason, vectors
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.core.seeds import generator
 from fedunlearn.engines import Sequential
@@ -32,6 +32,7 @@ from fedunlearn.record.files import tensor_bytes
 
 CLIENTS = ("site-0", "site-1", "site-2", "site-10")
 TARGET = "site-1"
+NO_TERMS = Terms()
 FEDERATION = "wards"
 NOW = 1_900_000_000.0
 SETTINGS = f"""
@@ -92,6 +93,32 @@ def trained() -> bytes:
 
 def federation() -> Federation:
     return Sequential(network(), holdings())
+
+
+class Unsteady:
+    """The same federation, some of whose clients are not there in some exchanges.
+
+    ``absent`` tells of a client and the number of an exchange; measuring and auditing count, too.
+    """
+
+    def __init__(self, absent: Callable[[str, int], bool] = lambda client, number: False) -> None:
+        self._whole, self._absent = federation(), absent
+        self.task = self._whole.task
+        self.exchanges = 0
+        self.rounds = 0
+        """Exchanges in which somebody trained."""
+
+    def present(self) -> frozenset[str]:
+        there = self._whole.present()
+        return frozenset(client for client in there if not self._absent(client, self.exchanges + 1))
+
+    def exchange(self, jobs: Jobs, terms: Terms = NO_TERMS) -> Replies:
+        self.exchanges += 1
+        self.rounds += any(job.work == "train" for job in jobs.values())
+        there = {client: job for client, job in jobs.items() if not self._absent(client, self.exchanges)}
+        replies = self._whole.exchange(there, terms) if there else Replies({})
+        lost = {client: Failure(Reason.ABSENT, "is switched off") for client in jobs.keys() - there.keys()}
+        return Replies(dict(replies), {**replies.missing, **lost})
 
 
 def make(folder: Path, more: str = "", clients: tuple[str, ...] = CLIENTS) -> Path:

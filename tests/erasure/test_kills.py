@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from desks import TARGET, answer, contents, document, federation, make, opened, repeatable, started, way
+from desks import TARGET, Unsteady, answer, contents, document, make, opened, repeatable, started, way
 from file_events import watch
 
-from fedunlearn import FedUnlearnError, Replies
+from fedunlearn import FedUnlearnError
 from fedunlearn.erasure import purge
 from fedunlearn.erasure.sealing import read_key
 from fedunlearn.record import read_state
@@ -108,22 +108,6 @@ def test_a_thousand_kills_at_random_times_change_nothing(new, whole, tmp_path):
     assert {"-", "verified 1", "verified 2", *EVENTS} - {"verified", "purged"} <= {*where}
 
 
-class Counted:
-    """The same federation, whose rounds of training are counted."""
-
-    def __init__(self) -> None:
-        self._whole = federation()
-        self.task = self._whole.task
-        self.rounds = 0
-
-    def present(self) -> frozenset[str]:
-        return self._whole.present()
-
-    def exchange(self, jobs, *terms) -> Replies:
-        self.rounds += any(job.work == "train" for job in jobs.values())
-        return self._whole.exchange(jobs, *terms)
-
-
 @dataclass(frozen=True)
 class Moment:
     event: str
@@ -134,7 +118,7 @@ class Moment:
 
 def moments(new: Path, place: Path, every: int) -> Iterator[Moment]:
     """The folder of an answer after each event of its files, or after one of so many."""
-    folder, there = shutil.copytree(new, place / "watched"), Counted()
+    folder, there = shutil.copytree(new, place / "watched"), Unsteady()
     found: list[Moment] = []
     number, copying = 0, False
 
@@ -161,7 +145,7 @@ def continue_all(new: Path, whole: dict[str, bytes], place: Path, every: int) ->
     end, *found = moments(new, place, every)
     assert contents(end.folder) == whole
     for moment in found:
-        there = Counted()
+        there = Unsteady()
         admitted = (moment.folder / "ledger.jsonl").exists() and b"admitted" in (
             moment.folder / "ledger.jsonl"
         ).read_bytes()
