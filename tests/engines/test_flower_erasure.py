@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 from erasures import controller_key, public_key
-from flower_apps import FIRST, QUICK, Registered, new_keys
+from federations import network
+from flower_apps import FIRST, QUICK, Registered, existing, new_keys
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
@@ -349,6 +350,21 @@ def test_a_federation_with_a_local_member_is_shown_the_request(folder, model, ex
     assert federation.authorised == joined.authorised == TARGET
     simulated = (Sequential(build(), {site: held(number)}) for number, site in enumerate(SITES[:2]))
     assert not isinstance(join(*simulated), Authorising)
+
+
+@pytest.mark.filterwarnings("ignore:no retained client reports a loss, so no step is tried")
+def test_an_app_with_its_own_training_is_certified_for_the_process(tmp_path):
+    settings = SETTINGS.replace("fedosd", "fast-retrain").replace("[schedule]", "smallest = 0\n[schedule]")
+    folder = new_desk(tmp_path / "desk", settings)
+    desk, own = open_desk(folder), network("perceptron")
+    grid = nodes(folder, existing("perceptron"))
+    federation = flower.connect_existing(grid, own, clients=3, patience=QUICK)
+    case = receive(desk, signed(own), fu.module_hash(own))
+    with pytest.warns(UserWarning, match="the model was not audited: these clients cannot be audited"):
+        ended = erase(desk, case.id, federation, own)
+    assert ended.standing is Standing.CERTIFIED
+    assert federation.authorised == TARGET
+    assert predicate(desk, ended).claim.claim is Claim.PROCESS_ONLY
 
 
 @pytest.fixture
