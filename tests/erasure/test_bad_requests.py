@@ -29,7 +29,7 @@ from erasures import controller_key
 
 from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, sign
 from fedunlearn.erasure import Case, Desk, Standing, purge, receive
-from fedunlearn.erasure.desk import identify
+from fedunlearn.erasure.reception import identify
 
 DAY = 24 * 3600
 WAITING = "site-2"

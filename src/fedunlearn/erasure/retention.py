@@ -75,12 +75,12 @@ def purge(desk: Desk, request: str) -> Case:
 
 
 def _check_kept(case: Case, place: Path) -> None:
-    """Refuses a certificate, receipt or model that is not as the ledger says; the model may be gone."""
+    """Refuses a certificate, receipt or model that is not as the ledger says."""
     told = {name: value for entry in case.entries for name, value in entry.fields.items()}
     for name, field in ((CERTIFICATE, "certificate"), ("purge.json", "receipt"), (MODEL, "file")):
         path = place / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
-        if found != told.get(field) and not (name == MODEL and found is None):
+        if found != told.get(field):
             raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy")
 
 
