@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import torch
 from desks import (
-    NOW,
     TARGET,
     Unsteady,
     answer,
@@ -26,6 +24,8 @@ from fedunlearn import FedUnlearnError, flatten
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Standing, against_retraining, conclusion, erase, purge, receive
 from fedunlearn.erasure.certificate import read_certificate, verify
+from fedunlearn.erasure.sealing import Key
+from fedunlearn.record import write_tensors
 from fedunlearn.server import Server, read_history
 
 
@@ -132,8 +132,6 @@ def test_a_request_that_another_overtook_is_answered_from_the_new_model(folder, 
 def test_a_history_is_kept_for_a_second_attempt(folder, monkeypatch, tmp_path):
     server = Server(production(opened(folder)), federation(), folder=tmp_path / "training")
     server.train(2, 0.05, history=["norms"])
-    from fedunlearn.record import write_tensors
-
     path = tmp_path / "history.safetensors"
     write_tensors(path, server.history.tensors())
     assert TARGET in read_history(path).rows["norms"]
@@ -173,7 +171,7 @@ def test_a_failed_request_promises_no_deletion_and_is_not_closed(folder, monkeyp
 
 def test_names_that_a_certificate_cannot_state_are_refused_at_once(folder):
     case = received(folder)
-    with pytest.raises(FedUnlearnError, match="cannot state engine = 'Flower 1.41'"):
+    with pytest.raises(FedUnlearnError, match="cannot state engine"):
         tried(folder, case, engine="Flower 1.41")
     assert opened(folder).case(case.id).standing is Standing.AUTHENTICATED
 
@@ -212,20 +210,12 @@ def test_a_run_without_its_manifest_is_refused(folder):
             erase(desk, case.id, there, production(desk), auditor=partial(judge, there, TARGET))
     (manifest,) = desk.place(case.id).glob("run/*/manifest.json")
     manifest.unlink()
-    with pytest.raises(FedUnlearnError, match="manifest.json is missing"):
+    with pytest.raises(FedUnlearnError, match="is missing, so the files"):
         tried(folder, case)
 
 
 def test_the_same_secret_gives_other_keys_for_other_purposes():
-    from fedunlearn.erasure.sealing import Key
-
     key = Key(bytes(range(32)))
     assert key.pseudonym("a") != key.pseudonym("b")
     assert key.open(key.seal(b"content")) == b"content"
     assert key.id not in key.seal(b"").hex()
-
-
-def test_times_are_those_of_the_desk(folder):
-    case = received(folder)
-    assert case.deadline == NOW + 30 * 24 * 3600
-    assert torch.equal(flatten(production(opened(folder))), flatten(production(opened(folder))))

@@ -56,7 +56,7 @@ def sign(
     client: Annotated[str, typer.Argument(help="Name of the client.", show_default=False)],
     federation: Annotated[str, typer.Option(help="Name of the federation.", show_default=False)],
     model: Annotated[
-        str, typer.Option(help="Hash of the model, as fedunlearn requests shows it.", show_default=False)
+        str, typer.Option(help="Hash of the model, as the desk announces it.", show_default=False)
     ],
     key: Annotated[Path, typer.Option(help="Private key of the client.", show_default=False)],
     file: Annotated[Path, typer.Option("--out", help="Where to write the request.")] = Path("request.json"),
