@@ -139,8 +139,8 @@ def _check_turn(work: Work, model: str) -> None:
     installed = [entry for entry in work.desk.ledger.entries if entry.event == "installed"]
     if installed and installed[-1].fields["model"] == model:
         return
-    replaced = {work.desk.case(entry.request).last("admitted") for entry in installed}
-    if model in {admitted.fields["model"] for admitted in replaced if admitted}:
+    replaced = [work.desk.case(entry.request).last("admitted") for entry in installed]
+    if model in [admitted.fields["model"] for admitted in replaced if admitted]:
         raise FedUnlearnError(
             "the model still knows a client that this desk has forgotten: put the one that was installed "
             "last back into production"
