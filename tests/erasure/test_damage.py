@@ -162,7 +162,8 @@ def noticed(desks: Desks, case: Case, place: Path) -> str:
         left = {name for name in now.keys() | desks.whole.keys() if now.get(name) != desks.whole.get(name)}
         if left == {case.file} and (case.file.startswith(HARMLESS) or _means_the_same(folder, desks.whole)):
             return "harmless"
-        return "told" if told and case.file not in left else "missed"
+        named = any(Path(case.file).name in str(each.message) for each in told)
+        return "told" if named and case.file not in left else "missed"
     finally:
         shutil.rmtree(folder)
 
