@@ -71,6 +71,13 @@ def events(count: int = 12) -> list[dict[str, Any]]:
     ]
 
 
+def recorded(document: str, number: int) -> dict[str, Any]:
+    """The event that records a certificate."""
+    digest = hashlib.sha256(document.encode()).hexdigest()
+    fields = {"claim": "PROCESS_ONLY", "certificate": digest}
+    return {"time": RECEIVED + 60 * number, "request": REQUEST, "event": "certified", "fields": fields}
+
+
 def membership(verdict: Verdict | None = Verdict.EQUIVALENT) -> tuple[a.Entry, ...]:
     """A membership test with this verdict and its control; none for None."""
     low, high, level = {
@@ -258,4 +265,6 @@ def certified(folder: Path, *, seed: int = 1, length: int = 12, **kind: Any) -> 
     head = a.LedgerHead(head=hashlib.sha256(last).hexdigest(), length=length)
     stated = predicate(after, head, **kind)
     private, public = keys(seed)
-    return Certified(issue(stated, private), stated, private, public, model, ledger)
+    document = issue(stated, private)
+    ledger.write_bytes(chained([*events(length), recorded(document, length)]))
+    return Certified(document, stated, private, public, model, ledger)

@@ -200,6 +200,9 @@ def test_a_request_can_be_purged_without_an_answer(here, desk):
     here("erase", "desk", signed(desk))
     identity = open_desk(desk).cases()[0].id
     result = here("purge", "desk", identity)
+    assert result.returncode == 2
+    assert "has not been answered" in result.stderr
+    result = here("purge", "desk", identity, "--withdrawn")
     assert result.returncode == 0, result.stderr
     assert standing(desk) is Standing.PURGED
     assert not (desk / "requests" / identity / "key").exists()

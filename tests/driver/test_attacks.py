@@ -47,7 +47,8 @@ def attacked(attacks, guards: Guards | None, lie: bool) -> tuple[Outcome, float]
 @pytest.mark.parametrize("what", ATTACKS)
 def test_an_attack_on_the_demo_is_stopped_or_told_of(what):
     warnings.simplefilter("ignore")
-    for name, guards, lie in (("off", None, False), ("on", Guards(), False), ("on, lies", Guards(), True)):
+    lies = [("on, lies", Guards(), True)] if what.startswith("sign flips of") else []
+    for name, guards, lie in (("off", None, False), ("on", Guards(), False), *lies):
         outcome, seconds = attacked(ATTACKS[what], guards, lie)
         last = outcome.metrics[-1]
         sent = sum(row.get("bytes_up", 0) + row.get("bytes_down", 0) for row in outcome.metrics) / 1e6

@@ -96,11 +96,11 @@ def test_honest_runs_stay_within_the_limits(method, partition, monkeypatch):
             getattr(seen, name) <= getattr(Guards(), name)
             for name in ("norm", "target_norm", "amplification", "step", "budget", "harm")
         )
-        told = "no limit"
+        row, told = str(seen), "no limit"
         if not within:
             limited = forgotten(small(seed, partition, method), {}, Guards())
             told = f"{limited.status}: {limited.guards}"
             if limited.status.failed:
                 stops.append(seed)
-        print(f"| {method} | {partition} | {seed} | {seen} | {told} |", flush=True)
+        print(f"| {method} | {partition} | {seed} | {row} | {told} |", flush=True)
     assert not set(stops).intersection(JUDGING)

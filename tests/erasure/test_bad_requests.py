@@ -29,7 +29,7 @@ from erasures import controller_key
 
 from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, sign
 from fedunlearn.erasure import Case, Desk, Standing, purge, receive
-from fedunlearn.erasure.desk import identify
+from fedunlearn.erasure.reception import identify
 
 DAY = 24 * 3600
 WAITING = "site-2"
@@ -279,7 +279,7 @@ def test_what_was_answered_is_not_answered_again(desk):
 
 def test_a_nonce_is_used_once(desk):
     """Also by the client itself, and after its first request was withdrawn."""
-    purge(desk, desk.cases()[0].id)
+    purge(desk, desk.cases()[0].id, withdrawn=True)
     fields = json.loads(base64.b64decode(json.loads(document(WAITING))["payload"]))
     longer = signed({**fields, "expires": fields["expires"] + 1}, WAITING)
     assert refused(desk, longer) is Refusal.REPLAYED

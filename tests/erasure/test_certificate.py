@@ -93,14 +93,14 @@ def test_what_was_issued_is_what_is_read(made):
     assert found.predicate == made.predicate
     assert found.key_id == key_id(made.public)
     assert len(found.checked) == 4
-    assert found.unchecked == ()
+    assert len(found.unchecked) == 1
 
 
 def test_what_is_not_given_is_told_as_unchecked(made):
     found = verify(made.document, made.public)
-    assert ["--model" in told for told in found.unchecked] == [True, False]
-    assert ["--ledger" in told for told in found.unchecked] == [False, True]
-    assert len(verify(made.document, made.public, ledger=made.ledger).unchecked) == 1
+    asked = ("--model", "--ledger", "--receipt")
+    assert [option in told for option, told in zip(asked, found.unchecked, strict=True)] == [True] * 3
+    assert len(verify(made.document, made.public, ledger=made.ledger).unchecked) == 2
 
 
 def test_the_same_predicate_gives_the_same_document(made):
@@ -109,8 +109,16 @@ def test_the_same_predicate_gives_the_same_document(made):
 
 def test_a_longer_ledger_still_has_the_certificate(made, tmp_path):
     longer = tmp_path / "ledger.jsonl"
-    longer.write_bytes(certificates.chained(certificates.events(20)))
+    events = [*certificates.events(12), certificates.recorded(made.document, 12)]
+    later = {**events[0], "event": "installed", "fields": {"model": "0c" * 32}}
+    longer.write_bytes(certificates.chained([*events, later, later]))
     assert verify(made.document, made.public, ledger=longer).checked
+
+
+def test_a_ledger_that_does_not_record_the_certificate_is_refused(made, tmp_path):
+    other = tmp_path / "ledger.jsonl"
+    other.write_bytes(certificates.chained(certificates.events(20)))
+    assert "does not record this certificate" in refusal(made, ledger=other)
 
 
 # --- the schema

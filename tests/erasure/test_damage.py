@@ -160,7 +160,7 @@ def noticed(desks: Desks, case: Case, place: Path) -> str:
         if now == desks.whole or _counts_fewer(now, desks.whole):
             return "harmless"
         left = {name for name in now.keys() | desks.whole.keys() if now.get(name) != desks.whole.get(name)}
-        if left == {case.file} and case.file.startswith(HARMLESS):
+        if left == {case.file} and (case.file.startswith(HARMLESS) or _means_the_same(folder, desks.whole)):
             return "harmless"
         return "told" if told and case.file not in left else "missed"
     finally:
@@ -176,6 +176,11 @@ def _counts_fewer(now: dict[str, bytes], whole: dict[str, bytes]) -> bool:
     ]
     rest = [{name: each[name] for name in each.keys() - told} for each in (now, whole)]
     return fewer[0] == fewer[1] and rest[0] == rest[1]
+
+
+def _means_the_same(folder: Path, whole: dict[str, bytes]) -> bool:
+    """Whether the list of forgotten clients only lacks its last line break."""
+    return (folder / "suppressed.json").read_bytes().strip() == whole["suppressed.json"].strip()
 
 
 def read(folder: Path) -> None:

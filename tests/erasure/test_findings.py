@@ -172,7 +172,7 @@ def test_guards_are_counted_without_names():
     [
         ({"refused:norm": 3, "refused:copy": 1}, {Reason.NORM: 3, Reason.COPY: 1}, {}),
         ({"halved": 2, "stopped:harm": 1}, {}, {GuardEvent.HALVED: 2, GuardEvent.STOPPED: 1}),
-        ({"untried": 1, "unmeasured": 1}, {}, {GuardEvent.UNMEASURED: 2}),
+        ({"untried": 1, "unmeasured": 2}, {}, {GuardEvent.UNTRIED: 1, GuardEvent.UNMEASURED: 2}),
         ({"unmoved": 1, "cut:step": 4}, {}, {GuardEvent.NOT_FORGOTTEN: 1, GuardEvent.STEP: 4}),
         ({"news": 12}, {}, {GuardEvent.OTHER: 12}),
     ],

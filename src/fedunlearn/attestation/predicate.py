@@ -39,7 +39,8 @@ LONGEST = 64
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Pseudonym = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Code = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+CODE = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+Code = Annotated[str, Field(pattern=CODE)]
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$")]
 Platform = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
@@ -72,13 +73,14 @@ class RequestFacts(Section):
     received: Time
     closed: Time
     deadline: Time
-    deadline_met: bool
+    deadline_met: bool | None = None
+    """None while the request is open, because its erasure failed."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RequestFacts:
         if self.closed < self.received:
             raise ValueError("the request was closed before it was received")
-        if self.deadline_met != (self.closed <= self.deadline):
+        if self.deadline_met not in (None, self.closed <= self.deadline):
             raise ValueError("deadline_met does not follow from closed and deadline")
         return self
 

@@ -38,7 +38,7 @@ def desk(
         with Display(out, {"": (read(chosen).pretraining.rounds, 0)}) as display, display.run() as listener:
             model = make_desk(folder, chosen, [listener], workers=workers)
     except Interrupted as stop:
-        fail(f"{stop}; the same command continues", stop.code)
+        fail(f"{stop}; start again with the same command", stop.code)
     federation = read(folder / "experiment.toml").name
     out.print(f"desk      {folder / 'desk.toml'}", soft_wrap=True)
     out.print(f"model     {folder / 'model.safetensors'}", soft_wrap=True)
@@ -56,7 +56,7 @@ def sign(
     client: Annotated[str, typer.Argument(help="Name of the client.", show_default=False)],
     federation: Annotated[str, typer.Option(help="Name of the federation.", show_default=False)],
     model: Annotated[
-        str, typer.Option(help="Hash of the model, as fedunlearn requests shows it.", show_default=False)
+        str, typer.Option(help="Hash of the model, as the desk announces it.", show_default=False)
     ],
     key: Annotated[Path, typer.Option(help="Private key of the client.", show_default=False)],
     file: Annotated[Path, typer.Option("--out", help="Where to write the request.")] = Path("request.json"),
@@ -80,11 +80,17 @@ def plan(
 ) -> None:
     """Show what answering a request would take, and what stands in its way. It changes nothing."""
     from ..authority import stated_client
-    from ..erasure import open_desk, plan_erasure, simulated
+    from ..core.hashes import module_hash
+    from ..erasure import examine, open_desk, plan_erasure, simulated
+    from ..erasure.practice import production_model
+    from ..erasure.reception import identify
     from .plans import print_plan
 
     opened = open_desk(folder)
-    client = stated_client(_text(request))
+    document = _text(request)
+    if not any(case.id == identify(document) and case.waiting for case in opened.cases()):
+        examine(opened, document, module_hash(production_model(opened)))
+    client = stated_client(document)
     with simulated(opened, client, workers=workers) as world:
         found = plan_erasure(
             opened,
@@ -172,20 +178,31 @@ def requests(folder: DeskFolder) -> None:
 def purge(
     folder: DeskFolder,
     request: Annotated[str, typer.Argument(help="Id of the request.", show_default=False)],
+    withdrawn: Annotated[
+        bool, typer.Option("--withdrawn", help="The client has withdrawn a request that is not answered.")
+    ] = False,
 ) -> None:
     """Delete what a request needed, destroy its key, and sign a receipt."""
     from ..erasure import open_desk
     from ..erasure import purge as delete
 
     opened = open_desk(folder)
-    _print_case(opened, delete(opened, request))
+    _print_case(opened, delete(opened, request, withdrawn=withdrawn))
 
 
 def _known(opened: Desk, request: str) -> Case | None:
     """The request of this id; None if it is the path of a file."""
+    from ..core import FedUnlearnError
+
     if Path(request).exists():
         return None
-    return opened.case(request)
+    try:
+        case = opened.case(request)
+    except FedUnlearnError as error:
+        raise FedUnlearnError(f"{request} is no file, and {error}") from None
+    if case.standing in ("received", "refused"):
+        raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
+    return case
 
 
 def _text(path: Path) -> str:

@@ -24,15 +24,18 @@ def verify(
     ledger: Annotated[
         Path | None, typer.Option(help="A copy of the controller's ledger.", show_default=False)
     ] = None,
+    receipt: Annotated[
+        Path | None, typer.Option(help="The receipt of the purge, purge.json.", show_default=False)
+    ] = None,
 ) -> None:
-    """Check an erasure certificate: signature, fields, model and ledger. Needs no network.
+    """Check an erasure certificate: signature, fields, model, ledger and purge. Needs no network.
 
     Exit code 0: it is genuine. What it claims may still be a failure: read the claim.
     """
     from ..erasure.certificate import read_certificate
     from ..erasure.certificate import verify as checked
 
-    _print(checked(read_certificate(certificate), key, model=model, ledger=ledger))
+    _print(checked(read_certificate(certificate), key, model=model, ledger=ledger, receipt=receipt))
 
 
 def _print(verified: Verified) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -109,7 +109,7 @@ class Watch:
         norms = {client: _norm(update) for client, update in moved.items()}
         self.updates = moved
         retained = [norms[client] for client in self.request.retained if client in norms]
-        typical = median(retained) if retained else 0.0
+        typical = median_low(retained) if retained else 0.0
         accepted, refused, seen = dict(replies), dict(replies.missing), dict(self.guarded.seen)
         for reason in (failure.reason for failure in refused.values()):
             if reason.refusal:

@@ -5,14 +5,16 @@ what answering it takes, ``erase`` answers it on a connected federation, and ``p
 """
 
 from ..attestation import Claim
+from .admission import plan_erasure
+from .answering import erase
 from .certificate import Verified, verify
-from .desk import Case, Desk, Standing, open_desk, receive
+from .desk import Case, Desk, Standing, open_desk
 from .plan import Plan, make_plan
 from .practice import Simulated, make_desk, simulated
+from .reception import examine, receive
 from .retention import due, purge
 from .retraining import against_retraining
 from .settings import Policy, read_policy
-from .work import erase, plan_erasure
 
 __all__ = [
     "Case",
@@ -26,6 +28,7 @@ __all__ = [
     "against_retraining",
     "due",
     "erase",
+    "examine",
     "make_desk",
     "make_plan",
     "open_desk",

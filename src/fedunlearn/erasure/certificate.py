@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+RECEIPT = "application/vnd.fedunlearn.purge-receipt.v1+json"
+"""The kind of document that a purge signs."""
+
+
 @dataclass(frozen=True)
 class Verified:
     """A certificate that has passed every check that was asked for."""
@@ -73,8 +77,9 @@ def verify(
     *,
     model: Path | None = None,
     ledger: Path | None = None,
+    receipt: Path | None = None,
 ) -> Verified:
-    """Checks signature and fields and, where given, the file of the model after and the ledger.
+    """Checks signature and fields and, where given, the file of the model after, the ledger and the receipt.
 
     Raises ``FedUnlearnError`` with one sentence at the first check that fails.
     """
@@ -96,7 +101,11 @@ def verify(
     if ledger is None:
         unchecked.append("Whether the ledger has the events behind the certificate: pass it with --ledger.")
     else:
-        checked.append(_check_ledger(ledger, predicate))
+        checked.append(_check_ledger(ledger, predicate, document))
+    if receipt is None:
+        unchecked.append("Whether the files of the request were purged: pass the receipt with --receipt.")
+    else:
+        checked.append(_check_receipt(receipt, document, public_key, ledger))
     return Verified(predicate, signer, tuple(checked), tuple(unchecked))
 
 
@@ -131,7 +140,23 @@ def _check_model(path: Path, predicate: Predicate) -> str:
     return f"{path} is the model after: the SHA-256 of the file matches."
 
 
-def _check_ledger(path: Path, predicate: Predicate) -> str:
+def _check_receipt(path: Path, document: str, public_key: KeySource, ledger: Path | None) -> str:
+    text = read_certificate(path)
+    receipt = opened(text, RECEIPT, public_key)
+    if receipt.get("certificate_sha256") != _digest(document):
+        raise Refused(Refusal.BAD_FIELDS, f"{path} is the receipt of another certificate")
+    if ledger is not None and not any(
+        entry.event == "purged" and entry.fields.get("receipt") == _digest(text) for entry in read(ledger)
+    ):
+        raise FedUnlearnError(f"{ledger} does not record the purge of {path}: copy the ledger again")
+    return f"{path} says that {receipt['deleted_files']} files were deleted and their key was destroyed."
+
+
+def _digest(document: str) -> str:
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def _check_ledger(path: Path, predicate: Predicate, document: str) -> str:
     entries, stated = read(path), predicate.ledger
     if not path.read_bytes().endswith(b"\n"):
         raise FedUnlearnError(f"{path} ends within an entry: copy the ledger again")
@@ -142,4 +167,8 @@ def _check_ledger(path: Path, predicate: Predicate) -> str:
         )
     if not any(entry.request == predicate.request.id for entry in entries[: stated.length]):
         raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}")
-    return f"{path} is unbroken, and its first {stated.length} entries are those of the certificate."
+    if not any(entry.fields.get("certificate") == _digest(document) for entry in entries[stated.length :]):
+        raise FedUnlearnError(
+            f"{path} does not record this certificate: copy the ledger again, or ask the controller why"
+        )
+    return f"{path} is unbroken, and records the certificate after the {stated.length} entries that it names."

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -31,6 +33,7 @@ from ..attestation import (
     StageFacts,
 )
 from ..attestation import Evidence as Tested
+from ..attestation.predicate import CODE
 from ..auditing import Evidence
 from ..core import ClientId, FedUnlearnError, Outcome, Phase, Status
 from ..core.hashes import model_hash
@@ -51,7 +54,6 @@ RETRAINED = "retrained"
 DELETED = (
     Artefact.ORIGINAL_MODEL,
     Artefact.CHECKPOINTS,
-    Artefact.HISTORY,
     Artefact.REQUEST,
     Artefact.KEY,
 )
@@ -100,7 +102,7 @@ def certify(
             received=received.time,
             closed=max(closed, received.time),
             deadline=case.deadline,
-            deadline_met=closed <= case.deadline,
+            deadline_met=closed <= case.deadline if end is Standing.CERTIFIED else None,
         ),
         model_before=ModelBefore(sha256=admitted.fields["model"]),
         model_after=ModelAfter(
@@ -126,7 +128,7 @@ def certify(
         evidence=tested,
         claim=Claimed.of(EndState[end.name], tested),
         retention=Retention(
-            to_delete=tuple(Deletion(what=what, by=delete_by) for what in _deleted(place)),
+            to_delete=tuple(_deletions(place, admitted, delete_by)) if end is Standing.CERTIFIED else (),
             key_id=desk.key(case.id).id,
             kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is Standing.CERTIFIED else KEPT,
             backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
@@ -144,9 +146,22 @@ def certify(
     return document, predicate
 
 
-def _deleted(place: Path) -> tuple[Artefact, ...]:
+def check_words(method: str, engine: str, options: Mapping[str, Any]) -> None:
+    """Refuses, before anything runs, names that a certificate cannot state."""
+    for what, name in {"engine": engine, "method": method, **options}.items():
+        if isinstance(name, str) and re.fullmatch(CODE, name) is None:
+            raise FedUnlearnError(
+                f"a certificate cannot state {what} = {name!r:.80}: use up to 64 lower-case letters, digits, "
+                "dots, hyphens and underscores"
+            )
+
+
+def _deletions(place: Path, admitted: Entry, by: int) -> Iterator[Deletion]:
     """What purging deletes."""
-    return (*DELETED, Artefact.RETRAINED_MODELS) if (place / RETRAINED).exists() else DELETED
+    history = (Artefact.HISTORY,) if "history" in admitted.fields else ()
+    retrained = (Artefact.RETRAINED_MODELS,) if (place / RETRAINED).exists() else ()
+    for what in (*DELETED, *history, *retrained):
+        yield Deletion(what=what, by=by)
 
 
 def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:

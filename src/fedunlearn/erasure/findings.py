@@ -79,7 +79,7 @@ _EVENTS = {
     "cut:step": GuardEvent.STEP,
     "halved": GuardEvent.HALVED,
     "stopped": GuardEvent.STOPPED,
-    "untried": GuardEvent.UNMEASURED,
+    "untried": GuardEvent.UNTRIED,
     "unmeasured": GuardEvent.UNMEASURED,
     "unmoved": GuardEvent.NOT_FORGOTTEN,
 }

@@ -36,6 +36,10 @@ def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 53
 
 
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
 def _number(value: Any) -> bool:
     return _count(value) or (type(value) is float and math.isfinite(value))
 
@@ -64,7 +68,9 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "retained": _count,
         "rounds": _count,
         "plan": _digest,
+        "settings": _digest,
         "history": _digest,
+        "asks": _flag,
     },
     "unlearning": {"attempt": _count},
     "recovering": {"attempt": _count},

@@ -11,10 +11,12 @@ from pathlib import Path
 from torch import nn
 
 from ..authority import new_key, public_part
-from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, did_you_mean, vectors
+from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, State, did_you_mean, vectors
 from ..core.hashes import module_hash
-from ..experiment import Experiment, Setting, prepare, pretrained, read
+from ..driver import unlearn
+from ..experiment import Experiment, Setting, prepare, read
 from ..experiment.checkpoint import read_model
+from ..experiment.pretraining import pretraining
 from ..experiment.references import Show
 from ..experiment.settings import Erasure, UserFile
 from ..record import write
@@ -100,14 +102,14 @@ def make_desk(
 ) -> str:
     """Sets up a desk for a simulated federation: keys, the trained model, settings; returns its hash.
 
-    A command that was interrupted can be repeated; a desk that exists is refused.
+    A desk that exists is refused.
     """
     if (folder / SETTINGS).exists():
         raise FedUnlearnError(f"{folder} is a desk already: choose another folder")
     chosen = _clean(read(experiment))
     make_folder(folder)
     setting = prepare(chosen)
-    state = pretrained(setting, listeners, workers=workers)
+    state = _trained(setting, listeners, workers)
     module = setting.build(0)
     vectors.load(module, state)
     shutil.copyfile(experiment, folder / "experiment.toml")
@@ -119,6 +121,27 @@ def make_desk(
     write(folder / "model.safetensors", tensor_bytes(module.state_dict()), private=True)
     write(folder / SETTINGS, _settings(chosen, list(setting.population.unlearning)).encode())
     return module_hash(module)
+
+
+def _trained(setting: Setting, listeners: Sequence[Listener], workers: int | None) -> State:
+    """The model as an experiment trains it, but without its cache: no copy may outlive a request."""
+    if setting.experiment.checkpoint is not None:
+        return read_model(setting.experiment.checkpoint, setting.build(0))
+    training = pretraining(setting)
+    with setting.federation(training.clients, workers, training.phase.stage) as federation:
+        outcome = unlearn(
+            (training.phase,),
+            training.request,
+            federation,
+            training=setting.training,
+            seed=training.seed,
+            evaluate_every=setting.experiment.pretraining.evaluate_every,
+            participation=setting.participation,
+            listeners=listeners,
+        )
+    if outcome.status.failed:
+        raise FedUnlearnError(outcome.reason)
+    return outcome.state
 
 
 def _settings(chosen: Experiment, clients: Sequence[ClientId]) -> str:

@@ -10,11 +10,11 @@ from ..authority import sign
 from ..core import FedUnlearnError
 from ..record import locked, write
 from ..record.files import explained
+from .certificate import RECEIPT
 from .certifying import CERTIFICATE, MODEL, PAGE
 from .desk import DAY, Case, Desk, Standing
 from .sealing import destroy
 
-RECEIPT = "application/vnd.fedunlearn.purge-receipt.v1+json"
 KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
 """What stays in the folder of a request; everything else is deleted."""
 
@@ -26,10 +26,11 @@ def due(desk: Desk, case: Case) -> bool:
     return waited and case.standing is Standing.CERTIFIED
 
 
-def purge(desk: Desk, request: str) -> Case:
+def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
     """Deletes what a request needed, destroys its key and signs a receipt; a second call finishes the first.
 
-    What was encrypted with the key cannot be read any more, wherever copies of it are.
+    What was encrypted with the key cannot be read any more, wherever copies of it are. A request that has not
+    been answered is refused unless ``withdrawn`` says that the client no longer asks.
     """
     with locked(desk.folder / "work.lock"):
         desk.ledger.settle()
@@ -44,6 +45,11 @@ def purge(desk: Desk, request: str) -> Case:
                 f"the model of request {request} is not in service yet: continue with fedunlearn erase"
             )
         begun = case.last("purging")
+        if begun is None and case.standing is not Standing.CERTIFIED and not withdrawn:
+            raise FedUnlearnError(
+                f"request {request} is {case.standing}, so it has not been answered: purge it only if the "
+                "client has withdrawn it (--withdrawn)"
+            )
         if begun is None:
             doomed = [path for path in _all_but_kept(place) if path.is_file() and path.suffix != ".partial"]
             received = case.last("received")
@@ -52,6 +58,7 @@ def purge(desk: Desk, request: str) -> Case:
         deleted = begun.fields["files"]
         destroy(place / "key")
         _delete(place)
+        _delete_earlier(desk, case)
         named = next(
             (e.fields["certificate"] for e in reversed(case.entries) if "certificate" in e.fields), None
         )
@@ -72,6 +79,19 @@ def purge(desk: Desk, request: str) -> Case:
         digest = hashlib.sha256(receipt.encode()).hexdigest()
         desk.ledger.append(request, "purged", files=deleted, receipt=digest)
         return desk.case(request)
+
+
+def _delete_earlier(desk: Desk, case: Case) -> None:
+    """Deletes the model of the request before: it is the one that this request had to replace."""
+    admitted = case.last("admitted")
+    if admitted is None or case.last("installed") is None:
+        return
+    for other in desk.cases():
+        certified = other.last("certified")
+        if other.id != case.id and certified and certified.fields["model"] == admitted.fields["model"]:
+            path = desk.place(other.id) / MODEL
+            with explained(path):
+                path.unlink(missing_ok=True)
 
 
 def _check_kept(case: Case, place: Path) -> None:

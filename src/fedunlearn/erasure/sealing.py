@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ..core import FedUnlearnError
 from ..record import write
-from ..record.files import explained
+from ..record.files import SEALED, explained
 
-MAGIC = b"fedunlearn sealed 1\n"
+MAGIC = SEALED + b" 1\n"
 SEGMENT = 1 << 26
 """Bytes that are encrypted at a time: AES-GCM takes 2 GiB at most."""
 
@@ -28,7 +28,7 @@ class Key:
                 "encryption needs cryptography: pip install 'fedunlearn[erasure]'"
             ) from None
         self._secret = secret
-        self._cipher = AESGCM(secret)
+        self._cipher = AESGCM(self._derived(b"encryption"))
 
     @property
     def id(self) -> str:
@@ -37,7 +37,11 @@ class Key:
 
     def pseudonym(self, name: str) -> str:
         """What stands for a name; nobody can compute it without the key."""
-        return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()[:32]
+        return hmac.new(self._derived(b"pseudonyms"), name.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def _derived(self, purpose: bytes) -> bytes:
+        """A key for one purpose: what one of them reveals says nothing about the other."""
+        return hmac.new(self._secret, b"fedunlearn " + purpose, hashlib.sha256).digest()
 
     def seal(self, content: bytes) -> bytes:
         """Encrypts in segments, each bound to its place and the last one marked: none can go unnoticed."""

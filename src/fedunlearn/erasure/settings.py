@@ -73,7 +73,7 @@ class Policy(Table):
     keep_days: Natural = 0
     """Days for which encrypted models and histories are kept after certification."""
     smallest: Natural = 32
-    """Requests about fewer examples are refused: the model's change would reveal them."""
+    """A client with fewer examples is not asked to unlearn: its updates would reveal them."""
     legal_basis: LegalBasis = LegalBasis.NOT_STATED
     """A code for why data is erased, printed on the certificate."""
     recipients: Natural = 0

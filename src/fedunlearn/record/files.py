@@ -20,6 +20,9 @@ from torch import Tensor
 from ..core import FedUnlearnError
 from ..core.hashes import digest
 
+SEALED = b"fedunlearn sealed"
+"""How the content of an encrypted file begins."""
+
 
 class Cipher(Protocol):
     """Encrypts what a folder holds of models, and decrypts it; what was altered is refused."""

@@ -205,7 +205,8 @@ def _span(predicate: Predicate) -> dict[str, Any]:
     request = predicate.request
     end = max(request.closed, request.deadline, request.received + 1)
     whole = end - request.received
-    times = {"Received": request.received, "Answered": request.closed, "Deadline": request.deadline}
+    answered = "Tried" if request.deadline_met is None else "Answered"
+    times = {"Received": request.received, answered: request.closed, "Deadline": request.deadline}
     left = request.deadline - request.closed
     days = abs(left) // DAY
     spare = f"{days} day{'' if days == 1 else 's'}" if days else "less than a day"
@@ -213,11 +214,17 @@ def _span(predicate: Predicate) -> dict[str, Any]:
         "closed": 100 * (request.closed - request.received) / whole,
         "deadline": 100 * max(0, request.deadline - request.received) / whole,
         "met": request.deadline_met,
-        "words": f"Met, {spare} before the deadline" if request.deadline_met else f"Missed by {spare}",
+        "words": _standing(request.deadline_met, spare),
         "points": [
             (name, day(at), clock(at)) for name, at in sorted(times.items(), key=lambda each: each[1])
         ],
     }
+
+
+def _standing(met: bool | None, spare: str) -> str:
+    if met is None:
+        return "The request is still open"
+    return f"Met, {spare} before the deadline" if met else f"Missed by {spare}"
 
 
 def _row(entry: Entry) -> dict[str, Any]:

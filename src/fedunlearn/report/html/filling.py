@@ -20,7 +20,7 @@ def _environment() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise FedUnlearnError("the HTML report needs jinja2: pip install 'fedunlearn[report]'") from None
+        raise FedUnlearnError("pages need jinja2: pip install 'fedunlearn[report]'") from None
     return jinja2.Environment(
         loader=jinja2.PackageLoader("fedunlearn.report.html"),
         autoescape=True,
