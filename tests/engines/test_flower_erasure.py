@@ -40,7 +40,7 @@ from fedunlearn.erasure import (
     receive,
     verify,
 )
-from fedunlearn.record import read_tensors
+from fedunlearn.record import read_metrics, read_tensors
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "erasure"
 SITES = [f"site-{number}" for number in range(3)]
@@ -210,6 +210,9 @@ def test_retraining_in_the_federation_makes_a_verdict_possible(folder, model):
     assert any(not torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(FedUnlearnError):
         read_tensors(models[0])
+    rounds = [row for path in models for row in read_metrics(path.parent) if row["round"]]
+    assert len(rounds) == 8
+    assert all(row["bytes_down"] == row["bytes_up"] for row in rounds)  # no step is tried, as in training
     purge(desk, case.id)
     assert not (desk.place(case.id) / "retrained").exists()
 
