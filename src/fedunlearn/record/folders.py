@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -31,8 +30,10 @@ from .manifest import (
 )
 from .states import state_bytes
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 class Folder:
@@ -159,7 +160,7 @@ def settled(path: Path, manifest: Manifest) -> Manifest:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Holds the folder itself, which nobody deletes as they might its lock file; not on Windows."""
-    if sys.platform == "win32":
+    if fcntl is None:
         yield
         return
     with explained(folder):
