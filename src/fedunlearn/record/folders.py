@@ -31,9 +31,9 @@ from .manifest import (
 from .states import state_bytes
 
 try:
-    import fcntl
+    from fcntl import LOCK_EX, flock
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    LOCK_EX, flock = 0, None  # type: ignore[assignment]
 
 
 class Folder:
@@ -160,14 +160,14 @@ def settled(path: Path, manifest: Manifest) -> Manifest:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Holds the folder itself, which nobody deletes as they might its lock file; not on Windows."""
-    if fcntl is None:
+    if not LOCK_EX:
         yield
         return
     with explained(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems lock no folders
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            flock(descriptor, LOCK_EX)
         yield
     finally:
         os.close(descriptor)
