@@ -33,7 +33,7 @@ from .states import state_bytes
 try:
     from fcntl import LOCK_EX, flock
 except ImportError:  # Windows
-    LOCK_EX, flock = 0, None  # type: ignore[assignment]
+    LOCK_EX, flock = 0, None  # type: ignore[assignment, misc]
 
 
 class Folder:
