@@ -43,7 +43,7 @@ def answered(desk: Desk, client: str) -> Standing:
     served = module_hash(production(desk))
     case = receive(desk, document(client, 0, served), served)
     case = erase(desk, case.id, Sequential(network(), held), production(desk))
-    return purge(desk, case.id).standing
+    return purge(desk, case.id, withdrawn=True).standing
 
 
 def endure(folder: Path, count: int, warm: int) -> tuple[float, int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -31,8 +30,10 @@ from .manifest import (
 )
 from .states import state_bytes
 
-if sys.platform != "win32":
-    import fcntl
+try:
+    from fcntl import LOCK_EX, flock
+except ImportError:  # Windows
+    LOCK_EX, flock = 0, None  # type: ignore[assignment]
 
 
 class Folder:
@@ -159,14 +160,14 @@ def settled(path: Path, manifest: Manifest) -> Manifest:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Holds the folder itself, which nobody deletes as they might its lock file; not on Windows."""
-    if sys.platform == "win32":
+    if not LOCK_EX:
         yield
         return
     with explained(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems lock no folders
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            flock(descriptor, LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -11,16 +11,18 @@ from ...core import FedUnlearnError
 
 def rendered(template: str, page: Mapping[str, Any]) -> str:
     """A page as HTML; the template escapes everything that comes from files."""
+    try:
+        import jinja2 as _needed  # noqa: F401
+    except ImportError:
+        raise FedUnlearnError("pages need jinja2: pip install 'fedunlearn[report]'") from None
     return str(_environment().get_template(template).render(page))
 
 
 @cache
 def _environment() -> Any:
     """Keeps the templates that it has compiled."""
-    try:
-        import jinja2
-    except ImportError:
-        raise FedUnlearnError("pages need jinja2: pip install 'fedunlearn[report]'") from None
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.PackageLoader("fedunlearn.report.html"),
         autoescape=True,
