@@ -228,7 +228,6 @@ def predicate(
         evidence=evidence,
         claim=a.Claimed.of(end_state, evidence),
         retention=a.Retention(
-            deleted=(a.Artefact.HISTORY,),
             to_delete=(
                 a.Deletion(what=a.Artefact.ORIGINAL_MODEL, by=closed + 7 * DAY),
                 a.Deletion(what=a.Artefact.CHECKPOINTS, by=closed + 7 * DAY),

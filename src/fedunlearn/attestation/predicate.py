@@ -43,7 +43,6 @@ CODE = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 Code = Annotated[str, Field(pattern=CODE)]
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$")]
 Platform = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
-Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Page = Annotated[str, Field(pattern=r"^[a-z0-9/-]{1,64}\.md(#[a-z0-9-]{1,64})?$")]
 Sentence = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,400}$")]
 Time = Annotated[int, Field(ge=0, lt=253_402_300_800)]  # the year 10000
@@ -268,7 +267,6 @@ class Kept(Section):
 class Retention(Section):
     """What is deleted and what is kept."""
 
-    deleted: Annotated[tuple[Artefact, ...], Field(max_length=LONGEST)] = ()
     to_delete: Annotated[tuple[Deletion, ...], Field(max_length=LONGEST)] = ()
     key_id: Hash | None = None
     """SHA-256 that names the key whose destruction erases the encrypted files; never the key."""
@@ -292,8 +290,6 @@ class Environment(Section):
     cpu_capability: Platform
     threads: Count
     platform: Platform
-    git_commit: Commit | None = None
-    lock_sha256: Hash | None = None
 
 
 class LedgerHead(Section):

@@ -127,8 +127,6 @@ class Scope(Worded):
     """What was to be forgotten."""
 
     CLIENT = "client", "everything that one client contributed"
-    SAMPLE = "sample", "some examples of one client"
-    CLASS = "class", "one class of examples, whoever holds them"
 
 
 class LegalBasis(Worded):
@@ -318,7 +316,6 @@ ALWAYS_UNTESTED = (NotTested.SINGLE_EXAMPLES, NotTested.OTHER_ATTACKS, NotTested
 class GuardEvent(Worded):
     """What the guards did."""
 
-    REFUSED = "refused", "an update was refused"
     SHORTENED = "target-shortened", "an update of the client was shortened"
     AMPLIFICATION = "amplification-cut", "a step that had been lengthened too much was cut"
     STEP = "step-cut", "a step that was too long was cut"
@@ -337,7 +334,6 @@ class Artefact(Worded):
     CHECKPOINTS = "checkpoints", "checkpoints of the run"
     HISTORY = "history", "recorded updates of training"
     RETRAINED_MODELS = "retrained-models", "models that were retrained for the audit"
-    CACHE = "cache", "cached intermediate results"
     KEY = "request-key", "the key that encrypted the files of the request"
     MODEL_AFTER = "model-after", "the model after"
     REQUEST = "request", "the signed request"
@@ -345,7 +341,6 @@ class Artefact(Worded):
     SUPPRESSION = "suppression-entry", "a keyed hash of the client's name"
     CERTIFICATE = "certificate", "this certificate"
     LEDGER = "ledger", "the ledger"
-    EVIDENCE = "evidence", "the results of the audit"
 
 
 class Purpose(Worded):
@@ -355,13 +350,10 @@ class Purpose(Worded):
     ACCOUNTABILITY = "accountability", "to show that the request was answered"
     REPLAY = "replay-protection", "so that no request is used twice"
     SUPPRESSION = "suppression", "so that the client takes part in no later request"
-    RECHECK = "re-check", "so that the result can be checked again"
-    LEGAL_CLAIMS = "legal-claims", "for legal claims"
 
 
 class Backups(Worded):
     """What becomes of backups."""
 
-    NONE = "none", "no backups of the deleted files exist"
     EXPIRE = "expire", "backups are overwritten by the stated date"
     NOT_COVERED = "not-covered", "this certificate does not cover backups"

@@ -85,7 +85,7 @@ _EVENTS = {
 }
 
 
-def this_environment(*, git_commit: str | None = None, lock_sha256: str | None = None) -> Environment:
+def this_environment() -> Environment:
     """The environment of this process."""
     found = environment()
     return Environment(
@@ -95,8 +95,6 @@ def this_environment(*, git_commit: str | None = None, lock_sha256: str | None =
         cpu_capability=found["cpu_capability"],
         threads=torch.get_num_threads(),
         platform=found["system"],
-        git_commit=git_commit,
-        lock_sha256=lock_sha256,
     )
 
 

@@ -349,8 +349,6 @@ def _numbers(predicate: Predicate) -> Iterator[tuple[str, str]]:
 
 
 def _deletions(retention: Retention) -> Iterator[tuple[str, str]]:
-    for what in retention.deleted:
-        yield _capital(what.words), "deleted"
     for deletion in retention.to_delete:
         verb = "destroyed" if deletion.what is Artefact.KEY else "deleted"
         yield _capital(deletion.what.words), f"to be {verb} by {day(deletion.by)}"
@@ -368,7 +366,7 @@ def _capital(words: str) -> str:
 
 def _environment(predicate: Predicate) -> list[tuple[str, str]]:
     found = predicate.environment
-    told = [
+    return [
         ("fedunlearn", found.fedunlearn),
         ("Python", found.python),
         ("PyTorch", found.torch),
@@ -377,5 +375,3 @@ def _environment(predicate: Predicate) -> list[tuple[str, str]]:
         ("Seed", str(predicate.procedure.seed)),
         ("Engine", predicate.procedure.engine),
     ]
-    told += [("Commit", found.git_commit)] if found.git_commit else []
-    return told + ([("Lock file", found.lock_sha256)] if found.lock_sha256 else [])
