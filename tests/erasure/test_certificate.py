@@ -193,7 +193,7 @@ def test_no_list_is_longer_than_64(made):
         (("predicate", "evidence", "entries", 1, "verdict"), "inconclusive", "finds the data in the model"),
         (("predicate", "evidence", "entries", 1, "measure"), "auc", "twice"),
         (("predicate", "evidence", "not_tested"), [], "not_tested"),
-        (("predicate", "retention", "backups"), "none", "backups_until"),
+        (("predicate", "retention", "backups"), "not-covered", "backups_until"),
         (("predicate", "ledger", "length"), 0, "length"),
         (("predicate", "procedure", "stages", 0, "participants", "fewest"), 99, "fewest"),
         (("predicate", "model_after", "sha256"), "0" * 64, "subject is not the model after"),
