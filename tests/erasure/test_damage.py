@@ -6,6 +6,7 @@ go on with what is good. It is harmless if the answer ends in the same bytes. No
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import secrets
@@ -120,7 +121,8 @@ def cases(desks: Desks, each: int) -> Iterator[Case]:
             kinds = ANYWHERE | (TEXT if text else {})
             struck = [(kind, damage) for kind, damage in kinds.items() for _ in range(each)]
             for kind, damage in [*struck, *ONCE.items()]:
-                yield Case(stage, kind, file, damage(draw, whole))
+                if kind != "delete" or file.count("/") != 2 or not file.endswith("/model.safetensors"):
+                    yield Case(stage, kind, file, damage(draw, whole))  # a kept model may be deleted
             yield Case(stage, "append", file, whole + whole[-40:])
             if len(whole) <= SMALL and each > 1:
                 for size in range(0, len(whole), max(1, len(whole) // 16)):
@@ -159,6 +161,8 @@ def noticed(desks: Desks, case: Case, place: Path) -> str:
         now = contents(folder)
         if now == desks.whole or _counts_fewer(now, desks.whole):
             return "harmless"
+        if case.stage == "received 1" and case.file.endswith("/key") and _received_again(now, desks.whole):
+            return "told"
         left = {name for name in now.keys() | desks.whole.keys() if now.get(name) != desks.whole.get(name)}
         if left == {case.file} and (case.file.startswith(HARMLESS) or _means_the_same(folder, desks.whole)):
             return "harmless"
@@ -177,6 +181,13 @@ def _counts_fewer(now: dict[str, bytes], whole: dict[str, bytes]) -> bool:
     ]
     rest = [{name: each[name] for name in each.keys() - told} for each in (now, whole)]
     return fewer[0] == fewer[1] and rest[0] == rest[1]
+
+
+def _received_again(now: dict[str, bytes], whole: dict[str, bytes]) -> bool:
+    """Whether the ledger tells of a second receipt with a new key, which nothing had been encrypted with."""
+    events = [json.loads(line)["event"] for line in now["ledger.jsonl"].splitlines()]
+    before = [json.loads(line)["event"] for line in whole["ledger.jsonl"].splitlines()]
+    return events == ["received", *before] and now["model.safetensors"] == whole["model.safetensors"]
 
 
 def _means_the_same(folder: Path, whole: dict[str, bytes]) -> bool:

@@ -61,10 +61,10 @@ class Desks(RuleBasedStateMachine):
         desk, request = self.desk, self.some(number)
         self.told(lambda: erase(desk, request, federation(), production(desk)))
 
-    @rule(number=st.integers(0, 20))
-    def purge(self, number: int) -> None:
+    @rule(number=st.integers(0, 20), withdrawn=st.booleans())
+    def purge(self, number: int, withdrawn: bool) -> None:
         desk, request = self.desk, self.some(number)
-        self.told(lambda: purge(desk, request))
+        self.told(lambda: purge(desk, request, withdrawn=withdrawn))
 
     @rule(hours=st.integers(-2, 9))
     def wait(self, hours: int) -> None:
