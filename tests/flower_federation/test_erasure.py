@@ -120,7 +120,7 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
     run = deployment.run(EXAMPLE, {**config, "mode": "erase"})
     with step("erase, until the first round"):
         until(lambda: rounds(folder, "requests/*/run"), 600, "the first round")
-    with step(f"SuperNode of {KILLED} killed, restarted; until the models are retrained"):
+    with step(f"SuperNode of {KILLED} killed, restarted; until a round of retraining"):
         deployment.kill(KILLED)
         back = threading.Thread(target=deployment.restart, args=(KILLED,))
         back.start()
