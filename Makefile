@@ -42,7 +42,7 @@ dist: $(READY)  ## build sdist and wheel in dist/, and test the wheel in an empt
 flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment with TLS; takes two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'processes and not deployment' tests/flower_federation
 
-faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes half an hour
+faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes three quarters of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation
 
 chaos: $(READY)  ## damaged files, disk errors, kills, bad updates and attacks, in their long forms; takes an hour

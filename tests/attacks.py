@@ -26,6 +26,8 @@ class Attacked:
         self.honest, self._attacks, self._lie = federation, attacks, lie
         self.trainings = 0
         """Exchanges of training so far."""
+        self.cheats = 0
+        """Replies that were not what a client had computed."""
         self.sent: dict[ClientId, list[Reply]] = {}
         """What each client sent in earlier exchanges of training."""
 
@@ -42,6 +44,7 @@ class Attacked:
         for client in self._attacks.keys() & found.keys():
             if jobs[client].work == "train":
                 found[client] = self._attacks[client](Seen(self, client, jobs, terms, replies))
+                self.cheats += found[client] is not replies[client]
             elif self._lie and jobs[client].work == "measure":
                 found[client] = _flattered(found[client])
         if any(job.work == "train" for job in jobs.values()):
@@ -125,6 +128,21 @@ def copied_from(other: ClientId, share: float = 0.0, factor: float = 1.0) -> Att
         names = "attack", seen.client, seen.federation.trainings
         random = torch.randn(moved.shape, generator=generator(*names), dtype=moved.dtype)
         return seen.sends(factor * (moved + random * (share * moved.norm() / random.norm())))
+
+    return attack
+
+
+def mixed(other: ClientId, third: ClientId, share: float = 0.01) -> Attack:
+    """Sends one client's update and another's in equal parts, so that theirs together leave no direction."""
+
+    def attack(seen: Seen) -> Reply:
+        if any(c not in seen.replies or seen.replies[c].displacement is None for c in (other, third)):
+            return seen.own
+        names = "attack", seen.client, seen.federation.trainings
+        one, two = seen.replies[other].moved, seen.replies[third].moved
+        random = torch.randn(one.shape, generator=generator(*names), dtype=one.dtype)
+        sent = two / two.norm() - one / one.norm() + share * random / random.norm()
+        return seen.sends(sent * two.norm())
 
     return attack
 

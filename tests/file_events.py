@@ -53,5 +53,5 @@ def watch(patch: pytest.MonkeyPatch, happened: Listener) -> None:
     patch.setattr(io, "open", opened)
     # Nothing outlives this machine, so the disk need not work.
     patch.setattr(os, "fsync", reporting("fsync", lambda descriptor: None))
-    for event in ("replace", "unlink", "mkdir"):
+    for event in ("replace", "unlink", "mkdir", "link", "rmdir", "truncate"):
         patch.setattr(os, event, reporting(event, getattr(os, event)))

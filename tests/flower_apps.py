@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from federations import PUBLIC, holdings, network
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -17,6 +19,8 @@ from fedunlearn.engines import Joined, flower, join
 from fedunlearn.maths import unlearning_cross_entropy
 
 CLIENTS = tuple(f"site-{number}" for number in range(5))
+FIRST = 100
+"""The id of the first node in a grid of this process."""
 QUICK = flower.Patience(reply=5.0, absence=0.3)
 
 Handler = Callable[[Message, Context], Message]
@@ -136,3 +140,26 @@ class Grid(flower.LocalGrid):
             else:
                 accepted += super().push_messages([message])
         return accepted
+
+
+class Registered(Grid):
+    """A grid whose nodes have keys, as with authenticated SuperNodes."""
+
+    def __init__(self, *arguments: Any, keys: Sequence[bytes], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.keys = list(keys)
+
+    def get_nodes(self) -> Iterable[Any]:
+        nodes = list(super().get_nodes())
+        for node in nodes:
+            node.public_key = self.keys[node.node_id - FIRST]
+        return nodes
+
+
+def new_keys() -> tuple[bytes, bytes]:
+    """A private and a public key, as a registered SuperNode has them."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )

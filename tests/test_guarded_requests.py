@@ -7,7 +7,8 @@ import torch
 from attacks import Attacked, idle, scaled
 from federations import holdings, network
 
-from fedunlearn import Guards, Schedule, Sequential, Server, forget
+from fedunlearn import ForgettingFailed, Guards, Schedule, Sequential, Server, forget
+from fedunlearn.core.hashes import module_hash
 from fedunlearn.experiment.settings import GuardsPlan, setting_names
 from fedunlearn.record import read_outcome
 from fedunlearn.report.conclusions import verdict
@@ -30,6 +31,7 @@ def test_a_target_that_does_nothing_is_told_of_by_forget_and_by_the_report(tmp_p
     assert outcome.warnings
     folder = next(tmp_path.glob("0-forget-*"))
     assert tuple(read_outcome(folder)["warnings"]) == outcome.warnings
+    assert read_outcome(folder)["guards"] == outcome.guards == {"unmoved": 1}
     assert f"Guards: {outcome.warnings[0]}." in verdict(read_run(folder))
 
 
@@ -43,3 +45,24 @@ def test_a_server_without_guards_takes_every_step(tmp_path):
         models[name] = outcome.params
         assert bool(outcome.warnings) == (name == "on")
     assert not torch.equal(models["on"], models["off"])
+
+
+@pytest.mark.filterwarnings("ignore:the targets' backdoor still works after")
+def test_a_request_that_guards_stop_is_not_answered_and_its_run_is_not_tried_again(tmp_path):
+    model = network("perceptron")
+    before = module_hash(model)
+    federation = Sequential(model, holdings("perceptron"))
+    outcomes = []
+    for _ in range(2):
+        with pytest.raises(ForgettingFailed, match="raise the budget") as failed:
+            forget(federation, model, "site-2", tmp_path, schedule=SHORT, guards=Guards(budget=1e-9))
+        outcomes.append(failed.value.outcome)
+    first, again = outcomes
+    assert module_hash(model) == before
+    assert [row["stage"] for row in first.metrics] == ["start", "unlearning", "post-training"]
+    assert again.metrics == first.metrics
+    assert torch.equal(again.params, first.params)
+    ended = read_outcome(next(tmp_path.glob("0-forget-*")))
+    assert (ended["status"], ended["guards"]["stopped:budget"]) == ("guard_stop", 1)
+    assert not (tmp_path / "answered.json").exists()
+    assert not forget(federation, model, "site-2", tmp_path, schedule=SHORT, guards=None).status.failed

@@ -256,6 +256,7 @@ def test_a_damaged_step_is_refused_and_a_bad_answer_too(tmp_path):
             server(copy).train(3, 0.1, history=["norms"])
 
 
+@pytest.mark.filterwarnings("ignore:the loss on the data to be forgotten has hardly risen in unlearning")
 def test_what_was_answered_is_verified(tmp_path):
     model, clients = nn.Linear(6, 3), {f"site-{number}": held(number) for number in range(4)}
 

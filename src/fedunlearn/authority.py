@@ -60,6 +60,8 @@ class Refusal(StrEnum):
     NOT_YET_VALID = "not-yet-valid"
     EXPIRED = "expired"
     REPLAYED = "replayed"
+    STILL_OPEN = "still-open"
+    FORGOTTEN = "forgotten"
 
 
 class Refused(FedUnlearnError):
@@ -123,6 +125,23 @@ def opened(
 def key_id(public_key: KeySource) -> str:
     """SHA-256 of the key's DER SubjectPublicKeyInfo in hex: the keyid of its signatures."""
     return _key_id(_public_key(public_key))
+
+
+def new_key() -> bytes:
+    """A new private key (Ed25519, in PEM form)."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def public_part(private_key: KeySource) -> bytes:
+    """The public key of a private one, in PEM form: what others verify its documents with."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    public = _private_key(private_key).public_key()
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 @dataclass(frozen=True)
@@ -205,6 +224,28 @@ def check_request(
     _check(begun, Refusal.NOT_YET_VALID, "the request was issued in the future: compare the clocks")
     _check(at < request.expires, Refusal.EXPIRED, "the request has expired: sign a new one")
     return request
+
+
+def stated_client(document: str) -> str:
+    """The client that a request names, which nobody has verified: it tells whose key to check it with."""
+    return _stated(document, "client")
+
+
+def stated_model(document: str) -> str:
+    """The hash of the model that a request names, which nobody has verified."""
+    return _stated(document, "model_sha256")
+
+
+def _stated(document: str, field: str) -> str:
+    try:
+        _check(len(document) <= LARGEST_REQUEST, Refusal.TOO_LARGE, "the document is too large for a request")
+        stated = _parsed(_unbase64(_parsed(document.encode())["payload"]))[field]
+        if not isinstance(stated, str):
+            raise TypeError
+    except (TypeError, AttributeError, KeyError, ValueError, RecursionError):
+        sentence = "the document is not a signed erasure request: make one with fedunlearn sign"
+        raise Refused(Refusal.MALFORMED, sentence) from None
+    return stated
 
 
 def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:

@@ -27,13 +27,15 @@ def run_in(
     federation: Federation,
     *,
     listeners: Sequence[Listener] = (),
+    witnesses: Sequence[Listener] = (),
     checkpoint_seconds: float = 5.0,
     **options: Any,
 ) -> Outcome:
     """Runs the phases and records metrics, checkpoints, the final model and the outcome in a folder.
 
     ``identity`` holds everything that decides the result: a checkpoint of another one is refused. ``module``
-    is overwritten with the final model; ``options`` go to ``unlearn``.
+    is overwritten with the final model; ``options`` go to ``unlearn``. ``witnesses`` hear of a round before
+    it is recorded: after a kill they may hear of it again, but they never miss one.
     """
     made_with = environment()
     recording = Recorder(folder.path, fingerprint(identity), seconds=checkpoint_seconds, files=folder)
@@ -44,7 +46,7 @@ def run_in(
             phases,
             request,
             federation,
-            listeners=(recorder, *listeners),
+            listeners=(*witnesses, recorder, *listeners),
             resume=recorder.progress,
             **options,
         )
@@ -55,6 +57,7 @@ def run_in(
         "model_sha256": model_hash(outcome.state),
         "unheard": list(outcome.unheard),
         **({"warnings": list(outcome.warnings)} if outcome.warnings else {}),
+        **({} if outcome.guards is None else {"guards": dict(outcome.guards)}),
     }
     folder.write(
         {"model.safetensors": folder.tensors(module.state_dict()), "outcome.json": json_bytes(ended)}

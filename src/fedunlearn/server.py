@@ -74,8 +74,19 @@ def pretrain(
     return replace(request.starting_from(outcome.state), history=recorded)
 
 
+def fresh_model(model: nn.Module, build: Callable[[], nn.Module] | None, seed: int, purpose: str) -> State:
+    """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive("model", seed, purpose))
+        module = build() if build is not None else _reset(model)
+    return State(vectors.flatten(module), buffers=vectors.buffers(module))
+
+
 class ForgettingFailed(FedUnlearnError):
-    """A request that could not be completed; the model is as it was, and the same call tries again."""
+    """A request that could not be completed; the model is as it was.
+
+    The same call tries again, unless guards stopped unlearning: then it needs other settings.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -90,7 +101,7 @@ def forget(
     *,
     method: str = "fedosd",
     schedule: Schedule = Schedule(),
-    history: Path | str | None = None,
+    history: Path | str | History | None = None,
     training: LocalTraining = LocalTraining(),
     participation: Participation = Participation(redo=2),
     public: Data | None = None,
@@ -100,7 +111,10 @@ def forget(
     evaluate_every: int | None = None,
     gone: bool = False,
     guards: Guards | None = Guards(),
+    without: Iterable[ClientId] = (),
+    cipher: record.Cipher | None = None,
     listeners: Sequence[Listener] = (),
+    witnesses: Sequence[Listener] = (),
     **options: Any,
 ) -> Outcome:
     """Removes the targets from a model that a federation has trained; the module becomes the new model.
@@ -110,7 +124,10 @@ def forget(
     been forgotten take no part in it. A request that fails raises ``ForgettingFailed`` and leaves the module
     as it is.
 
-    ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it.
+    ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it; or
+    it is what such a file holds. ``without`` names clients that take no part, such as those that another
+    folder has forgotten. ``cipher`` encrypts the models that the folder keeps.
+    Listeners hear of rounds that are recorded; ``witnesses`` hear of them before that, perhaps twice.
     ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
     measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
     ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
@@ -141,11 +158,14 @@ def forget(
         build=build,
         seed=seed,
         listeners=listeners,
+        witnesses=witnesses,
+        cipher=cipher,
     )
-    server.forgotten = tuple(client for request in answered[:place] for client in request["targets"])
+    earlier = (client for request in answered[:place] for client in request["targets"])
+    server.forgotten = (*without, *earlier)
     server._steps = place
     if history is not None:
-        server.history = _recorded(Path(history))
+        server.history = history if isinstance(history, History) else read_history(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
     outcome = server.forget(
         named, method, schedule, stop=stop, evaluate_every=every, gone=gone, guards=guards, **options
@@ -157,8 +177,8 @@ def forget(
     if outcome.unheard:
         names = ", ".join(outcome.unheard)
         warnings.warn(f"these clients never answered, so no step protects them: {names}", stacklevel=2)
-    if history is not None:
-        _remove_rows(Path(history), named)
+    if isinstance(history, Path | str):
+        remove_rows(Path(history), named)
     if place == len(answered):
         told = {"targets": list(named), "model_sha256": before}
         with record.locked(Path(folder) / "lock"):
@@ -182,16 +202,17 @@ def _answered(folder: Path) -> list[dict[str, Any]]:
     return read
 
 
-def _recorded(path: Path) -> History:
+def read_history(path: Path) -> History:
+    """What ``flower.Recording`` wrote."""
     if not path.exists():
         raise FedUnlearnError(f"there is no history at {path}: train with flower.Recording first")
     return History.from_tensors(record.read_tensors(path)[0])
 
 
-def _remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
+def remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
     """Deletes what the file holds about clients; another request may have changed it meanwhile."""
     with record.locked(Path(f"{path}.lock"), wait=True):
-        record.write_tensors(path, _recorded(path).without(clients).tensors())
+        record.write_tensors(path, read_history(path).without(clients).tensors())
 
 
 class Server:
@@ -217,6 +238,8 @@ class Server:
         seed: int = 0,
         workers: int | None = None,
         listeners: Sequence[Listener] = (),
+        witnesses: Sequence[Listener] = (),
+        cipher: record.Cipher | None = None,
     ) -> None:
         _require(isinstance(model, nn.Module), "model", model, "give a torch.nn.Module")
         _require(isinstance(folder, Path | str), "folder", folder, "give the path of a folder")
@@ -241,6 +264,8 @@ class Server:
         self._seed = seed
         self._workers = workers
         self._listeners = tuple(listeners)
+        self._witnesses = tuple(witnesses)
+        self._cipher = cipher
         self._steps = 0
         self._lr: float | None = None
         self._gone: tuple[ClientId, ...] = ()
@@ -511,8 +536,8 @@ class Server:
         }
         with record.locked(place / "lock"):
             if finished(place):
-                return _read(place, identity)
-            files = record.claim(place, record.fingerprint(begun))
+                return _read(place, identity, self._cipher)
+            files = record.claim(place, record.fingerprint(begun), cipher=self._cipher)
             files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:
                 outcome = run_in(
@@ -523,6 +548,7 @@ class Server:
                     request,
                     federation,
                     listeners=(log_rounds(), *self._listeners),
+                    witnesses=self._witnesses,
                     training=self._training,
                     participation=self._participation,
                     seed=derive(purpose, self._seed, self._steps, *targets),
@@ -565,24 +591,20 @@ class Server:
         return simulate(self._module, data, task=self._task, workers=self._workers)
 
     def _fresh(self, purpose: str) -> State:
-        """A newly initialised model; without ``build``, every layer's ``reset_parameters`` makes it."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive("model", self._seed, purpose))
-            module = self._build() if self._build is not None else _reset(self._module)
-        return State(vectors.flatten(module), buffers=vectors.buffers(module))
+        return fresh_model(self._module, self._build, self._seed, purpose)
 
     def _erase_rows(self, clients: Sequence[ClientId]) -> None:
         """Removes what earlier steps recorded about forgotten clients from their checkpoints."""
         for step in sorted(self._folder.glob("*-train*")):
             changed = {}
             for path in sorted((step / "checkpoints").glob("*.safetensors")):
-                state, metadata = record.read_state(path)
+                state, metadata = record.read_state(path, self._cipher)
                 left = History.from_tensors(state.memory).without(clients).tensors()
                 if left.keys() != state.memory.keys():
                     changed[path.relative_to(step).as_posix()] = replace(state, memory=left), metadata
             if changed:
                 with record.locked(step / "lock"):
-                    files = record.claim(step)
+                    files = record.claim(step, cipher=self._cipher)
                     files.write({name: files.state(left, **more) for name, (left, more) in changed.items()})
 
 
@@ -625,9 +647,9 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("data", "start")}
 
 
-def _read(place: Path, identity: Mapping[str, Any]) -> Outcome:
+def _read(place: Path, identity: Mapping[str, Any], cipher: record.Cipher | None) -> Outcome:
     """The outcome of a step that has ended."""
-    progress = record.Recorder(place, record.fingerprint(identity)).progress
+    progress = record.Recorder(place, record.fingerprint(identity), cipher=cipher).progress
     assert progress is not None
     ended = record.read_outcome(place)
     rows = tuple(record.read_metrics(place))
@@ -638,6 +660,7 @@ def _read(place: Path, identity: Mapping[str, Any]) -> Outcome:
         rows,
         tuple(ended.get("unheard", ())),
         tuple(ended.get("warnings", ())),
+        ended.get("guards"),
     )
 
 

@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 from folders import drop
+from interruptions import stopped
 
-from fedunlearn.cli.progress import Display
 from fedunlearn.record import locked, read_tensors
 
 
@@ -23,28 +22,6 @@ def rows(folder):
 
 def model(folder):
     return json.loads((folder / "outcome.json").read_text())["model_sha256"]
-
-
-@contextmanager
-def stopped(stage, number, *signals):
-    """Sends the signals to this process when it has done a round."""
-    whole = Display.run
-
-    @contextmanager
-    def run(display, name=""):
-        with whole(display, name) as hear:
-
-            def listener(event):
-                hear(event)
-                if (event.metrics["stage"], event.metrics["round"]) == (stage, number):
-                    for each in signals:
-                        os.kill(os.getpid(), each)
-
-            yield listener
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Display, "run", run)
-        yield
 
 
 INT, TERM = signal.SIGINT, signal.SIGTERM

@@ -295,6 +295,7 @@ def test_a_grid_in_this_process_is_a_grid_for_flowers_own_strategies():
     assert nodes.run.run_id == 1
 
 
+@pytest.mark.filterwarnings("ignore:the targets' backdoor still works after")
 def test_rounds_are_told_in_flowers_log(caplog, tmp_path):
     federation = connected("perceptron")
     with caplog.at_level("INFO", logger="fedunlearn"):

@@ -32,6 +32,10 @@ from fedunlearn.engines import flower
 NAME = "perceptron"
 SCHEDULE = Schedule(3, 0.02, 2, 0.02)
 LATE = flower.Patience(reply=0.5, absence=0.2)
+pytestmark = pytest.mark.filterwarnings(
+    # True of three rounds, and not the subject here.
+    "ignore:the targets' backdoor still works after"
+)
 
 
 Fault = Callable[[Message, Message], Message]

@@ -303,6 +303,7 @@ def test_a_model_with_other_state_than_tensors_is_refused_at_once():
         )
 
 
+@pytest.mark.filterwarnings("ignore:no retained client reports a loss")
 def test_losses_that_are_not_finite_end_the_run(tmp_path):
     def ruined(reply: Message) -> None:
         reply.content["metrics"] = MetricRecord({"eval_loss": float("nan"), "num-examples": 3})

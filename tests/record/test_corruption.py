@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damages import ANYWHERE, ONCE, TEXT
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.experiment import check, perform, prepare, recorded
@@ -44,7 +45,6 @@ SETTINGS = {
 }
 
 Reader = Callable[[Path], Any]
-Damage = Callable[[random.Random, bytes], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -163,50 +163,6 @@ def _progress(folder: Path, identity: str) -> Any:
     """Where a run would continue."""
     progress = Recorder(folder, identity).progress
     return progress and (progress.phase, progress.elapsed_rounds, model_hash(progress.state))
-
-
-def _flip(draw: random.Random, content: bytes) -> bytes:
-    place = draw.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :]
-
-
-def _another_digit(draw: random.Random, content: bytes) -> bytes | None:
-    places = [place for place, byte in enumerate(content) if chr(byte).isdigit()]
-    place = draw.choice(places or [0])
-    return content[:place] + str((int(content[place : place + 1]) + 1) % 10).encode() + content[place + 1 :]
-
-
-def _lines(change: Callable[[list[bytes], int], list[bytes]]) -> Damage:
-    def damaged(draw: random.Random, content: bytes) -> bytes:
-        lines = content.splitlines(keepends=True)
-        return b"".join(change(lines, draw.randrange(len(lines))))
-
-    return damaged
-
-
-def _zeros(draw: random.Random, content: bytes) -> bytes:
-    start = draw.randrange(len(content))
-    length = min(512, len(content) - start)
-    return content[:start] + bytes(length) + content[start + length :]
-
-
-ANYWHERE: dict[str, Damage] = {
-    "bit": _flip,
-    "cut": lambda draw, content: content[: draw.randrange(len(content))],
-    "zeros": _zeros,
-}
-ONCE: dict[str, Damage] = {
-    "empty": lambda draw, content: b"",
-    "delete": lambda draw, content: None,
-    "garbage": lambda draw, content: draw.randbytes(len(content)),
-    "short garbage": lambda draw, content: draw.randbytes(50),
-}
-TEXT: dict[str, Damage] = {
-    "digit": _another_digit,
-    "repeat line": _lines(lambda lines, place: [*lines[: place + 1], *lines[place:]]),
-    "drop line": _lines(lambda lines, place: [*lines[:place], *lines[place + 1 :]]),
-    "swap lines": _lines(lambda lines, place: [*lines[:place], *reversed(lines[place:])]),
-}
 
 
 @dataclass(frozen=True)

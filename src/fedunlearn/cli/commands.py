@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import audits, comparisons, examples, listings, runs
+from . import audits, comparisons, erasures, examples, listings, runs, verification
 from .console import out, print_in_any_encoding, print_text
 from .ending import fail
 
@@ -41,6 +41,17 @@ app.command(epilog="Example: fedunlearn audit runs/finetune runs/fedosd")(audits
 app.command(
     epilog="Example: fedunlearn per-example experiments/per-example.toml --method fedosd --method reset"
 )(examples.per_example)
+app.command(
+    epilog="Example: fedunlearn verify certificate.json --key controller.pub --model model.safetensors"
+)(verification.verify)
+app.command(epilog="Example: fedunlearn desk practice")(erasures.desk)
+app.command(epilog="Example: fedunlearn sign client-1 --federation audit --model HASH --key client-1.key")(
+    erasures.sign
+)
+app.command(epilog="Example: fedunlearn plan practice request.json")(erasures.plan)
+app.command(epilog="Example: fedunlearn erase practice request.json")(erasures.erase)
+app.command(epilog="Example: fedunlearn requests practice")(erasures.requests)
+app.command(epilog="Example: fedunlearn purge practice 0123456789abcdef")(erasures.purge)
 app.command()(listings.methods)
 app.command()(listings.datasets)
 app.command()(listings.models)

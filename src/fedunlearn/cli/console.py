@@ -25,6 +25,8 @@ PLAIN = {
     "×": "x",
     "±": "+-",
     "→": "->",
+    "≤": "<=",
+    "≥": ">=",
 }
 """Spellings for terminals whose encoding lacks a character; other characters lose their accents."""
 
@@ -84,6 +86,17 @@ def print_list(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for name in header[:-1]:
         table.add_column(name, no_wrap=True)
     table.add_column(header[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_facts(rows: Iterable[tuple[str, str]]) -> None:
+    """A name and a sentence in each row; a long sentence continues below its beginning."""
+    table = _bare_table()
+    table.show_header = False
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
     out.print(table)

@@ -1,7 +1,7 @@
 """What a method author reads: messages, state, phases, requests, federations, names and seeds."""
 
 from .errors import FedUnlearnError, require, require_count, require_rate
-from .federation import Accountable, Federation, LocalTraining, Precision, Selective
+from .federation import Accountable, Authorising, Federation, LocalTraining, Precision, Selective
 from .history import History
 from .messages import (
     Buffers,
@@ -26,6 +26,7 @@ from .task import Batch, LabelTask, Task
 
 __all__ = [
     "Accountable",
+    "Authorising",
     "Batch",
     "Buffers",
     "ClientId",

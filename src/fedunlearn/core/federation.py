@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from .errors import require, require_count
 from .messages import ClientId, Job, Replies, Terms
@@ -47,6 +47,15 @@ class Accountable(Protocol):
     @property
     def authorised(self) -> ClientId | None:
         """Whose request it is; None if anybody can be the target."""
+        ...
+
+
+@runtime_checkable
+class Authorising(Protocol):
+    """A federation that must be shown the signed request of a client before it forgets that client."""
+
+    def authorise(self, client: ClientId, document: str, **settings: Any) -> object:
+        """Checks the request; ``FlowerFederation.authorise`` explains the settings."""
         ...
 
 

@@ -144,6 +144,11 @@ class Reason(StrEnum):
     COPY = "copy"
 
     @property
+    def refusal(self) -> bool:
+        """Whether the client sent something that cannot be used."""
+        return self not in (Reason.ABSENT, Reason.FAILED, Reason.LATE)
+
+    @property
     def repeatable(self) -> bool:
         """Whether the client is there and may do better when it is asked again."""
         return self not in (Reason.ABSENT, Reason.LATE, Reason.UNASKED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .errors import FedUnlearnError
 from .history import KINDS
@@ -31,8 +31,8 @@ def recorded(phases: Sequence[Phase]) -> frozenset[str]:
     return needs(phases) & {*KINDS, "cluster"}
 
 
-def check(phases: Sequence[Phase], request: Request, task: Task) -> None:
-    """Refuses a request that lacks what its method needs."""
+def missing(phases: Sequence[Phase], request: Request, task: Task) -> Iterator[str]:
+    """What the request lacks of the needs of its method: a sentence for each."""
     there = {
         *request.history.kinds,
         *(["public"] if request.public else []),
@@ -42,10 +42,14 @@ def check(phases: Sequence[Phase], request: Request, task: Task) -> None:
     }
     for phase in phases:
         for need in sorted(phase.needs - there):
-            if need not in REMEDIES:
-                raise FedUnlearnError(
-                    f"{type(phase).__name__} needs {need!r}, which is unknown{did_you_mean(need, REMEDIES)}"
-                )
-            raise FedUnlearnError(
-                f"{type(phase).__name__} needs {need}, and the request has none: {REMEDIES[need]}"
-            )
+            what = f"{type(phase).__name__} needs"
+            if need in REMEDIES:
+                yield f"{what} {need}, and the request has none: {REMEDIES[need]}"
+            else:
+                yield f"{what} {need!r}, which is unknown{did_you_mean(need, REMEDIES)}"
+
+
+def check(phases: Sequence[Phase], request: Request, task: Task) -> None:
+    """Refuses a request that lacks what its method needs."""
+    for problem in missing(phases, request, task):
+        raise FedUnlearnError(problem)

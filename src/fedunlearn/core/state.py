@@ -83,10 +83,18 @@ class Guarded:
     """The losses that those of this phase are compared with."""
     started: Mapping[str, float] = field(default_factory=dict)
     """What was measured of the targets at first."""
+    helped: bool = False
+    """Whether the targets were asked to take part."""
+    unmoved: str = ""
+    """Why the targets do not look forgotten, if so."""
     seen: Mapping[str, tuple[ClientId, str]] = field(default_factory=dict)
     """Digests of the updates that were used: whose each was, and for which model."""
     events: Mapping[str, int] = field(default_factory=dict)
     """What the outcome is to tell, and how often it happened."""
+    codes: Mapping[str, int] = field(default_factory=dict)
+    """The same by codes that name nobody, and updates that were refused without guards too."""
+    stopped: str = ""
+    """Why unlearning was stopped, if so."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,8 @@ class Outcome:
     """The retained clients that never answered, which no step could take into account."""
     warnings: tuple[str, ...] = ()
     """What the guards noted: updates refused or shortened, steps cut, a target that is not forgotten."""
+    guards: Mapping[str, int] | None = None
+    """How often the guards did what, by codes that name nobody; None without guards."""
 
     @property
     def params(self) -> Vector:

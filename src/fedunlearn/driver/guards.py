@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -25,21 +25,28 @@ from ..core import (
     Request,
     Stage,
     State,
+    Status,
     Vector,
     require,
     require_count,
     require_rate,
 )
+from ..maths import orthogonal_direction
 from ..measure.metrics import metric
 
 NEGLIGIBLE = 1e-6
 """An update of a retained client below this share of the median norm is none."""
-COPY = 0.9
-"""Cosine with an update that forgets from which on ordinary training is taken for a copy of it."""
+COPY = 0.95
+"""Cosine with an update that forgets, of either sign, from which on ordinary training is taken for a copy."""
 REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
 MOVED = 0.1
 """The share by which a loss of the targets must change in unlearning."""
+UNTRIED = (
+    "no retained client reports a loss, so no step is tried before it is taken: let clients measure their "
+    "training loss, or pass Guards(utility=False)"
+)
+UNMEASURED = "nothing is measured of the targets, so nobody knows whether they are forgotten"
 
 
 @dataclass(frozen=True)
@@ -84,34 +91,47 @@ class Watch:
     request: Request
     guarded: Guarded
     updates: Mapping[ClientId, Vector] = field(default_factory=dict)
-    """Of the last exchange."""
+    """Of the last exchange, as far as they are used."""
 
-    def note(self, event: str) -> None:
-        """Counts an event that the outcome is to tell."""
-        events = self.guarded.events
-        self.guarded = replace(self.guarded, events={**events, event: events.get(event, 0) + 1})
+    def note(self, code: str, event: str = "") -> None:
+        """Counts a code, and the sentence with which the outcome is to tell what happened."""
+        codes, events = self.guarded.codes, self.guarded.events
+        codes = {**codes, code: codes.get(code, 0) + 1}
+        if event:
+            events = {**events, event: events.get(event, 0) + 1}
+        self.guarded = replace(self.guarded, codes=codes, events=events)
 
     def screen(self, jobs: Jobs, replies: Replies) -> Replies:
         """The updates that may be used: none too long, none used before, none copied; targets shortened."""
         moved = {client: r.displacement for client, r in replies.items() if r.displacement is not None}
+        if not jobs.keys().isdisjoint(self.request.targets):
+            self.guarded = replace(self.guarded, helped=True)
         norms = {client: _norm(update) for client, update in moved.items()}
         self.updates = moved
         retained = [norms[client] for client in self.request.retained if client in norms]
-        typical = median(retained) if retained else 0.0
+        typical = median_low(retained) if retained else 0.0
         accepted, refused, seen = dict(replies), dict(replies.missing), dict(self.guarded.seen)
+        for reason in (failure.reason for failure in refused.values()):
+            if reason.refusal:
+                self.note(f"refused:{reason}")
         for client in sorted(moved, key=lambda client: (client not in self.request.targets, client)):
             failure = self._refusal(client, jobs, norms[client], typical, seen)
             if failure is not None:
-                self.note(f"an update of {client} was refused ({failure.reason}): it {failure.detail}")
+                self.note(
+                    f"refused:{failure.reason}",
+                    f"an update of {client} was refused ({failure.reason}): it {failure.detail}",
+                )
                 refused[client] = failure
                 del accepted[client]
             elif client in self.request.targets and 0 < self.guards.target_norm * typical < norms[client]:
                 share = self.guards.target_norm * typical / norms[client]
                 accepted[client] = replace(replies[client], displacement=moved[client] * share)
                 self.note(
+                    "shortened",
                     f"the update of {client} was shortened to {self.guards.target_norm:g} times the median "
-                    "of the retained clients"
+                    "of the retained clients",
                 )
+        self.updates = {client: moved[client] for client in moved if client in accepted}
         self.guarded = replace(self.guarded, seen=dict(list(seen.items())[-REMEMBERED:]))
         return Replies(accepted, refused)
 
@@ -142,8 +162,10 @@ class Watch:
             if not forgets(jobs[client]):
                 unlearned = [t for t in self.request.targets if t in self.updates and forgets(jobs[t])]
                 for target in unlearned:
-                    if _cosine(update, self.updates[target]) > COPY:
-                        return Failure(Reason.COPY, f"sent an update much like that of {target}")
+                    if abs(_cosine(update, self.updates[target])) > COPY:
+                        return Failure(
+                            Reason.COPY, f"sent an update much like that of {target}, or like its opposite"
+                        )
         seen[digest] = client, model
         return None
 
@@ -154,24 +176,32 @@ class Watch:
         if lengthened > self.guards.amplification:
             share = self.guards.amplification / lengthened
             self.note(
-                f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that; the "
-                f"update most like a target's, or like its opposite, is that of {self._closest()}"
+                "cut:amplification",
+                f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that; "
+                f"without {self._closest()} there would be most room",
             )
         longest = self.guards.step * _norm(origin)
         if phase.stage is Stage.UNLEARNING and share * length > longest > 0:
             share = longest / length
-            self.note(f"a step of unlearning was longer than {self.guards.step:.0%} of the model, and cut")
+            self.note(
+                "cut:step",
+                f"a step of unlearning was longer than {self.guards.step:.0%} of the model, and cut",
+            )
         return after if share == 1 else part(before, origin, after, share)
 
     def _closest(self) -> ClientId:
-        """The retained client that leaves a target the least room."""
+        """The retained client without which the targets' updates would be furthest from those of the rest."""
         targets = [self.updates[target] for target in self.request.targets if target in self.updates]
-        others = [client for client in self.request.retained if client in self.updates]
-        return max(
-            others,
-            key=lambda client: max((abs(_cosine(self.updates[client], t)) for t in targets), default=0.0),
-            default="nobody",
-        )
+        others = {client: self.updates[client] for client in self.request.retained if client in self.updates}
+        if not targets or len(others) < 2:
+            return next(iter(others), "nobody")
+        forget = torch.stack(targets).mean(0)
+
+        def room(left_out: ClientId) -> float:
+            rest = torch.stack([update for client, update in others.items() if client != left_out])
+            return orthogonal_direction(forget, rest).sine
+
+        return max(others, key=room)
 
     def spend(self, phase: Phase, origin: Vector, after: State) -> bool:
         """Books a step of unlearning; false where the budget is used up."""
@@ -185,11 +215,24 @@ class Watch:
 
     def begin(self, losses: Mapping[ClientId, float]) -> None:
         """Takes the losses that a phase begins with for those that later ones are compared with."""
-        if not any(map(math.isfinite, losses.values())):
-            self.note("no retained client reports a loss, so no step is tried before it is taken")
         first = {**losses, **self.guarded.original}
         reference = {client: max(loss, first[client]) for client, loss in losses.items()}
         self.guarded = replace(self.guarded, original=first, reference=reference)
+        if not any(map(math.isfinite, first.values())) and UNTRIED not in self.guarded.events:
+            self.note("untried", UNTRIED)
+
+    @property
+    def tries(self) -> bool:
+        """Whether steps are tried: retained clients report losses, or have not been asked yet."""
+        known = self.guarded.original
+        return self.guards.utility and (not known or any(map(math.isfinite, known.values())))
+
+    def stop(self, phase: Phase, before: State, code: str, reason: str) -> State:
+        """The state before a step that cannot be admitted, and the end of its phase."""
+        self.note(f"stopped:{code}")
+        if phase.stage is Stage.UNLEARNING:
+            self.guarded = replace(self.guarded, stopped=reason)
+        return replace(before, diagnostics={}).halt(Status.GUARD_STOP, reason)
 
     def harmed(self, losses: Mapping[ClientId, float]) -> dict[ClientId, tuple[float, float]]:
         """The clients that a step would harm: the loss that they have with it, and the largest admitted."""
@@ -230,39 +273,48 @@ def starting(metrics: Metrics) -> dict[str, float]:
     return {key: float(metrics[key]) for key in ("asr", "loss_target", "train_loss_target") if key in metrics}
 
 
-def unmoved(started: Mapping[str, float], metrics: Metrics, stage: Stage) -> str | None:
-    """Why the targets do not look forgotten although a phase has ended, if so."""
-    now = starting(metrics)
+def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
+    """Why the targets do not look forgotten although a phase has ended; empty if they do, None if unknown.
+
+    Their losses tell something only where forgetting depends on what they do.
+    """
+    started, now = guarded.started, starting(metrics)
     if "asr" in started and "asr" in now:
         if now["asr"] <= started["asr"] / 2:
-            return None
+            return ""
         told = [metric("asr").text(value) for value in (now["asr"], started["asr"])]
         return f"the targets' backdoor still works after {stage}: ASR {told[0]}, before {told[1]}"
-    if stage is not Stage.UNLEARNING:
+    if stage is not Stage.UNLEARNING or not guarded.helped:
         return None
     if "loss_target" in started and "loss_target" in now:
         if now["loss_target"] >= (1 + MOVED) * started["loss_target"]:
-            return None
+            return ""
         return (
-            "the loss on the data to be forgotten has not risen in unlearning: "
+            "the loss on the data to be forgotten has hardly risen in unlearning: "
             f"{now['loss_target']:.3g}, before {started['loss_target']:.3g}"
         )
     if "train_loss_target" in started and "train_loss_target" in now:
         first = started["train_loss_target"]
         if now["train_loss_target"] <= first - MOVED * abs(first):
-            return None
+            return ""
         return (
-            "the targets' own unlearning loss has not fallen in unlearning: "
+            "the targets' own unlearning loss has hardly fallen in unlearning: "
             f"{now['train_loss_target']:.3g}, in the first round {first:.3g}"
         )
-    return "nothing is measured of the targets, so nobody knows whether they are forgotten"
+    return UNMEASURED
 
 
 def warnings(guarded: Guarded) -> tuple[str, ...]:
     """What the guards noted in a run, in sentences."""
-    return tuple(
-        f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()
-    )
+    events = [f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()]
+    return (*events, guarded.unmoved) if guarded.unmoved else tuple(events)
+
+
+def counts(guarded: Guarded) -> dict[str, int]:
+    """What the guards noted in a run, by codes that name nobody."""
+    if not guarded.unmoved:
+        return dict(guarded.codes)
+    return {**guarded.codes, "unmeasured" if guarded.unmoved == UNMEASURED else "unmoved": 1}
 
 
 def _norm(vector: Vector) -> float:

@@ -14,7 +14,6 @@ import torch
 
 from .. import measure
 from ..core import (
-    Accountable,
     Buffers,
     ClientId,
     Event,
@@ -33,26 +32,23 @@ from ..core import (
     Reason,
     Replies,
     Request,
-    Selective,
     Stage,
     State,
     Status,
     Terms,
     did_you_mean,
     require_count,
-    requirements,
 )
 from ..core.threads import one_thread
 from ..maths import distance
-from . import rehearsal
 from .gate import admit, finite, measured_in_vain
-from .guards import Guards, Watch, finite_losses, part, starting, unmoved
+from .guards import Guards, Watch, counts, finite_losses, part, starting, unmoved
 from .guards import warnings as noted
 from .participation import Participation
+from .preconditions import preconditions
 from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
 
-RATES = torch.finfo(torch.float32)
 LOG = logging.getLogger("fedunlearn")
 
 Result = TypeVar("Result")
@@ -88,8 +84,9 @@ def unlearn(
     With ``stop`` rules every round of unlearning is evaluated. A target that meets one of them is left out of
     the rounds that follow, and the phase ends when every target has met one.
 
-    ``guards`` limit what a single client can do to the model. What they noted is in ``Outcome.warnings``; a
-    step that they cannot admit ends the run with ``Status.GUARD_STOP`` and the last admitted model.
+    ``guards`` limit what a single client can do to the model. What they noted is in ``Outcome.warnings``. A
+    step that they cannot admit ends its phase with the last admitted model, and the run with
+    ``Status.GUARD_STOP``: after unlearning, post-training still repairs the model before the run ends.
     """
     run = course(
         phases,
@@ -177,6 +174,8 @@ def course(
             progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
     for index in range(progress.phase, len(phases)):
         phase = phases[index]
+        if progress.guarded.stopped and phase.stage is Stage.UNLEARNING:
+            continue
         if index > progress.phase or progress.elapsed_rounds == 0:
             started = phase.start(request, progress.state)
             fresh = replace(progress.guarded, reference={})
@@ -200,9 +199,11 @@ def course(
             if guards is not None and ended and not progress.state.status.failed:
                 progress = run.judged(progress, metrics)
             announce(progress, metrics)
-        if progress.state.status.failed:
+        # Where guards stop unlearning, the retained clients still repair the model.
+        repaired = progress.guarded.stopped and phase.stage is Stage.UNLEARNING
+        if progress.state.status.failed and not repaired:
             break
-    state = progress.state
+    state = _ended(progress)
     return Outcome(
         state,
         Status.DONE if state.status is Status.RUNNING else state.status,
@@ -210,6 +211,7 @@ def course(
         tuple(rows),
         tuple(client for client in request.retained if client not in progress.heard),
         noted(progress.guarded),
+        None if guards is None else counts(progress.guarded),
     )
 
 
@@ -230,45 +232,15 @@ class _Run:
     def check(self, evaluate_every: int) -> None:
         """Refuses before round one what could not be run."""
         request, present = self.request, self.federation.present()
-        if request.public and request.public not in present:
-            raise FedUnlearnError(f"{request.public!r}, which holds the public data, is not present: add it")
         if absent := sorted({*request.clients} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
             warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=5)
         require_count("evaluate_every", evaluate_every, 1)
-        if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in self.phases):
-            raise FedUnlearnError("the request names no target, so there is nothing to unlearn: name one")
-        elapsed = 0
-        for phase in self.phases:
-            elapsed += phase.rounds
-            self._require_usable_rate(phase, elapsed)
-            there = present.intersection(phase.learners(request))
-            if len(there) < self.participation.minimum:
-                raise FedUnlearnError(
-                    f"{len(there)} clients that can train are present and the minimum is "
-                    f"{self.participation.minimum}: wait for others, or lower the minimum"
-                )
-        requirements.check(self.phases, request, self.federation.task)
-        allowed = self.federation.authorised if isinstance(self.federation, Accountable) else None
-        if request.targets and allowed is not None and request.targets != (allowed,):
-            other = next((target for target in request.targets if target != allowed), allowed)
-            raise FedUnlearnError(
-                f"{other} has not asked to be forgotten: the signed request is by {allowed}, "
-                f"so name {allowed} alone"
-            )
-        if isinstance(self.federation, Selective):
-            rehearsal.check(self.phases, request, self.federation)
-
-    def _require_usable_rate(self, phase: Phase, elapsed: int) -> None:
-        """Refuses learning rates that can be neither squared nor divided by."""
-        last = phase.lr * self.training.decay ** max(0, elapsed - 1)
-        for rate, when in ((phase.lr, "begins with"), (last, "falls to")):
-            if phase.rounds and not RATES.tiny <= rate <= RATES.max:
-                raise FedUnlearnError(
-                    f"the learning rate of {phase.stage} {when} {rate:.3g} (lr = {phase.lr:g}, decay = "
-                    f"{self.training.decay:g}), and float32 holds {RATES.tiny:.0e} to {RATES.max:.0e}: "
-                    "change lr or decay, or run fewer rounds"
-                )
+        found = preconditions(
+            self.phases, request, self.federation, present, self.training, self.participation
+        )
+        for problem in found:
+            raise FedUnlearnError(problem)
 
     def evaluate(self, state: State) -> Asking[tuple[Metrics, bool]]:
         """Asks the clients that are present to measure the model on their own sets.
@@ -438,14 +410,15 @@ class _Run:
         if torch.equal(after.params, origin):
             return after
         proposed = watch.shortened(phase, before, origin, after)
-        if guards.utility and phase.stage is not Stage.PRETRAINING:
+        if phase.stage is not Stage.PRETRAINING:
             known = watch.guarded
-            if not known.original:
+            if watch.tries and not known.original:
                 first = replace(before, params=self.request.params, buffers=self.request.buffers)
                 watch.begin((yield from self._losses(first, trials, clock)))
-            if not known.reference and not torch.equal(origin, self.request.params):
+            if watch.tries and not known.reference and not torch.equal(origin, self.request.params):
                 start = replace(before, params=origin)
                 watch.begin((yield from self._losses(start, trials, clock)))
+        if watch.tries and phase.stage is not Stage.PRETRAINING:
             for left in reversed(range(guards.halvings + 1)):
                 harmed = watch.harmed((yield from self._losses(proposed, trials, clock)))
                 if not harmed:
@@ -453,18 +426,25 @@ class _Run:
                 if not left:
                     worst = max(harmed, key=lambda client: harmed[client][0] / harmed[client][1])
                     loss, limit = harmed[worst]
-                    return replace(before, diagnostics={}).halt(
-                        Status.GUARD_STOP,
+                    return watch.stop(
+                        phase,
+                        before,
+                        "harm",
                         f"the step of {where} would harm {', '.join(harmed)}, even halved {guards.halvings} "
                         f"times ({worst} would have a training loss of {loss:.3g}, and {limit:.3g} is "
-                        "admitted): the model before it is kept; look at the warnings for who sent what, or "
-                        "use another method, and run again",
+                        "admitted): the model before it is kept; look at the warnings for who sent what, "
+                        "and use another method or other settings",
                     )
-                watch.note(f"a step of {phase.stage} was halved because it would have harmed {min(harmed)}")
+                watch.note(
+                    "halved",
+                    f"a step of {phase.stage} was halved because it would have harmed {min(harmed)}",
+                )
                 proposed = part(before, origin, proposed, 0.5)
         if not watch.spend(phase, origin, proposed):
-            return replace(before, diagnostics={}).halt(
-                Status.GUARD_STOP,
+            return watch.stop(
+                phase,
+                before,
+                "budget",
                 f"with the step of {where}, unlearning would have moved the model by more than "
                 f"{guards.budget:g} times its length: the model before it is kept; raise the budget if the "
                 "method needs more",
@@ -490,10 +470,10 @@ class _Run:
         last = progress.phase == len(self.phases) - 1
         if not self.request.targets or not (last or phase.stage is Stage.UNLEARNING):
             return progress
-        told = unmoved(guarded.started, metrics, phase.stage)
+        told = unmoved(guarded, metrics, phase.stage)
         if told is None:
             return progress
-        return replace(progress, guarded=replace(guarded, events={**guarded.events, told: 1}))
+        return replace(progress, guarded=replace(guarded, unmoved=told))
 
     def _ask(
         self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers
@@ -596,6 +576,17 @@ class _Clock:
         began = time.perf_counter()
         yield
         self.waited += time.perf_counter() - began
+
+
+def _ended(progress: Progress) -> State:
+    """The last state; that unlearning was stopped outlives the phases that came after it."""
+    state, stopped = progress.state, progress.guarded.stopped
+    if not stopped:
+        return state
+    later = state.status.failed and state.reason != stopped
+    return state.halt(
+        Status.GUARD_STOP, f"{stopped}; then {state.status}: {state.reason}" if later else stopped
+    )
 
 
 def _finished(phase: Phase, before: State, after: State) -> State:

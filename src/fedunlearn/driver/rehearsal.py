@@ -7,19 +7,31 @@ from dataclasses import replace
 
 import torch
 
-from ..core import FedUnlearnError, Job, Jobs, MissingReply, Phase, Replies, Reply, Request, Selective, State
+from ..core import (
+    ClientId,
+    Job,
+    Jobs,
+    Mean,
+    MissingReply,
+    Phase,
+    Replies,
+    Reply,
+    Request,
+    Selective,
+    State,
+)
 from ..core.seeds import generator
 
 SCALE = 1e-3
 """Of the made-up displacements."""
 
 
-def check(phases: Sequence[Phase], request: Request, federation: Selective) -> None:
-    """Refuses a method that asks for a job which the clients of a federation cannot carry out."""
+def refusals(phases: Sequence[Phase], request: Request, federation: Selective) -> Iterator[str]:
+    """Why the clients of a federation cannot carry out the jobs of a method: a sentence for each such job."""
     for jobs in asked(phases, request):
         for client, job in jobs.items():
             if client != request.public and (why := federation.refusal(job)):
-                raise FedUnlearnError(f"this method cannot run on this federation: {why}")
+                yield f"this method cannot run on this federation: {why}"
 
 
 def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
@@ -42,13 +54,21 @@ def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
                 yield jobs
                 if any(job.work != "train" for job in jobs.values()):
                     break
-                jobs = round.send(Replies({client: _made_up(client, job) for client, job in jobs.items()}))
+                jobs = round.send(Replies({client: made_up(client, job) for client, job in jobs.items()}))
         except StopIteration as stop:
             state = stop.value
         except MissingReply:
             continue
 
 
-def _made_up(client: str, job: Job) -> Reply:
-    random = torch.randn(job.params.shape, generator=generator("rehearsal", client), dtype=job.params.dtype)
-    return Reply(SCALE * random, 1)
+def made_up(client: ClientId, job: Job, *names: object) -> Reply:
+    """A reply of the right shape to any job; the names decide the numbers of an update."""
+    if job.work == "measure":
+        return Reply(None, 1, {str(job.config.get("on", "test")): {"loss": Mean(1.0, 1)}})
+    if job.work != "train":
+        # As second moments, those of one input that all clients share: there is room beside it.
+        arrays = {name: job.params.new_ones(shape) for name, shape in job.expects.items()}
+        return Reply(None, 1, arrays=arrays)
+    random = generator("rehearsal", client, *names)
+    moved = torch.randn(job.params.shape, generator=random, dtype=job.params.dtype)
+    return Reply(SCALE * moved, 1, {"train": {"loss": Mean(1.0, 1)}}, buffers=job.buffers or {})

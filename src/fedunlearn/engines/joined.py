@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core import Accountable, ClientId, Federation, Job, Replies, Selective, Task, Terms
+from ..core import Accountable, Authorising, ClientId, Federation, Job, Replies, Selective, Task, Terms
 
 
 class Joined:
@@ -13,6 +13,8 @@ class Joined:
     def __init__(self, federation: Federation, local: Federation) -> None:
         self._federation = federation
         self._local = local
+        if isinstance(federation, Authorising):
+            self.authorise = federation.authorise
 
     @property
     def task(self) -> Task:

@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ..core import FedUnlearnError, State, vectors
-from ..record import read_state
+from ..record import read_state, read_tensors
 from .code import sha256
 from .settings import UserFile
 
@@ -23,13 +23,16 @@ def read_model(file: UserFile, module: nn.Module) -> State:
         raise FedUnlearnError(f"{path} has changed since the run began: restore it, or start a new run")
     try:
         with safe_open(path, framework="pt") as opened:
-            ours = "state" in (opened.metadata() or {})
-            tensors = {} if ours else {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
             f"{path} is not a safetensors file ({error}): save a model's state_dict with "
             "safetensors.torch.save_file"
         ) from error
+    ours = "state" in metadata
+    if "sha256" in metadata:
+        read_tensors(path)  # refuses a file that is damaged
     wanted = State(vectors.flatten(module), buffers=vectors.buffers(module))
     if ours:
         state, _ = read_state(path)

@@ -1,7 +1,7 @@
 """Run folders: the files of a run, how to resume from them, and how their damage is noticed."""
 
 from ..core.hashes import digest, fingerprint, model_hash
-from .files import json_bytes, locked, read_tensors, write, write_json, write_tensors
+from .files import Cipher, json_bytes, locked, read_tensors, write, write_json, write_tensors
 from .folders import Folder, claim
 from .manifest import RECOVERY_HINT, Manifest, read_manifest, tell_unverified, verify
 from .runs import Recorder, environment, public, read_json, read_metrics, read_outcome
@@ -9,6 +9,7 @@ from .states import read_state, write_state
 
 __all__ = [
     "RECOVERY_HINT",
+    "Cipher",
     "Folder",
     "Manifest",
     "Recorder",

@@ -10,15 +10,26 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ..core import FedUnlearnError
 from ..core.hashes import digest
+
+SEALED = b"fedunlearn sealed"
+"""How the content of an encrypted file begins."""
+
+
+class Cipher(Protocol):
+    """Encrypts what a folder holds of models, and decrypts it; what was altered is refused."""
+
+    def seal(self, content: bytes) -> bytes: ...
+
+    def open(self, content: bytes) -> bytes: ...
 
 
 @contextmanager
@@ -104,12 +115,16 @@ def tensor_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
     return save(contiguous, {**metadata, "sha256": _checksum(contiguous, metadata)})
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Reads tensors and metadata written by ``write_tensors``; raises an error if the file is damaged."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if cipher is not None:
+            content = cipher.open(path.read_bytes())
+            tensors, metadata = load(content), _metadata(content)
+        else:
+            with safe_open(path, framework="pt") as file:
+                metadata = dict(file.metadata() or {})
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
             f"{path} is not a complete safetensors file ({error}): delete it or restore a copy"
@@ -119,6 +134,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if metadata.pop("sha256") != _checksum(tensors, metadata):
         raise FedUnlearnError(f"{path} is damaged (its checksum does not match): delete it or restore a copy")
     return tensors, metadata
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file, which its library reads from files only."""
+    length = int.from_bytes(content[:8], "little")
+    return dict(json.loads(content[8 : 8 + length]).get("__metadata__") or {})
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

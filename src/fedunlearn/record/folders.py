@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..core import FedUnlearnError, State
-from .files import explained, make_folder, tensor_bytes, write
+from .files import Cipher, explained, make_folder, tensor_bytes, write
 from .manifest import (
     DERIVED,
     MANIFEST,
@@ -31,15 +30,18 @@ from .manifest import (
 )
 from .states import state_bytes
 
-if sys.platform != "win32":
-    import fcntl
+try:
+    from fcntl import LOCK_EX, flock
+except ImportError:  # Windows
+    LOCK_EX, flock = 0, None  # type: ignore[assignment]
 
 
 class Folder:
-    """A folder that this process has claimed with ``claim``."""
+    """A folder that this process has claimed with ``claim``; with a cipher, its tensors are encrypted."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, cipher: Cipher | None = None) -> None:
         self.path = path
+        self.cipher = cipher
         self._manifest = manifest
         self._ours = {manifest.as_bytes()}
 
@@ -49,11 +51,14 @@ class Folder:
 
     def tensors(self, tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
         """The contents of a file with tensors, which says where it belongs."""
-        return tensor_bytes(tensors, **metadata | {OWNER: self._manifest.identity})
+        return self._sealed(tensor_bytes(tensors, **metadata | {OWNER: self._manifest.identity}))
 
     def state(self, state: State, **metadata: str) -> bytes:
         """The contents of a file with a state, which says where it belongs."""
-        return state_bytes(state, **metadata | {OWNER: self._manifest.identity})
+        return self._sealed(state_bytes(state, **metadata | {OWNER: self._manifest.identity}))
+
+    def _sealed(self, content: bytes) -> bytes:
+        return content if self.cipher is None else self.cipher.seal(content)
 
     def write(
         self,
@@ -114,7 +119,7 @@ class Folder:
         self._manifest, self._ours = new, {new.as_bytes()}
 
 
-def claim(path: Path, identity: str | None = None) -> Folder:
+def claim(path: Path, identity: str | None = None, *, cipher: Cipher | None = None) -> Folder:
     """Opens a folder for writing, so that no process that opened it before writes any more.
 
     A damaged folder is refused. Bad checkpoints are removed as long as there is a good one. ``identity`` is
@@ -129,7 +134,7 @@ def claim(path: Path, identity: str | None = None) -> Folder:
             model = ["model.safetensors"] if (path / "outcome.json").exists() else []
             there = [name for name in (*covered(path), *model) if (path / name).exists()]
             before = Manifest(files={name: entry_of(path / name) for name in there}, adopted=tuple(there))
-        folder = Folder(path, before)
+        folder = Folder(path, before, cipher)
         owner = before.identity if identity is None else identity
         folder._put(replace(settled(path, before), identity=owner, epoch=before.epoch + 1))
     if found:
@@ -155,14 +160,14 @@ def settled(path: Path, manifest: Manifest) -> Manifest:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Holds the folder itself, which nobody deletes as they might its lock file; not on Windows."""
-    if sys.platform == "win32":
+    if not LOCK_EX:
         yield
         return
     with explained(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems lock no folders
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            flock(descriptor, LOCK_EX)
         yield
     finally:
         os.close(descriptor)

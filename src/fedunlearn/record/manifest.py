@@ -18,7 +18,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ..core import FedUnlearnError
-from .files import json_bytes, read_tensors
+from .files import SEALED, json_bytes, read_tensors
 
 FORMAT = "fedunlearn manifest 1"
 MANIFEST = "manifest.json"
@@ -287,7 +287,16 @@ def _owner(path: Path) -> str | None:
 def _had_manifest(folder: Path) -> bool:
     """Whether tensors in a folder say that it had a manifest."""
     places = ("omega0.safetensors", "model.safetensors", "model-[0-9]*.safetensors", CHECKPOINTS)
-    return any(_owner(path) is not None for place in places for path in folder.glob(place))
+    return any(_owner(path) is not None or _sealed(path) for place in places for path in folder.glob(place))
+
+
+def _sealed(path: Path) -> bool:
+    """Whether a file is encrypted; only folders with a manifest hold such files."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SEALED)) == SEALED
+    except OSError:
+        return False
 
 
 def tell_unverified(folders: Iterable[Path]) -> None:

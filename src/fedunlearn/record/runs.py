@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..core import Event, FedUnlearnError, Guarded, Metrics, Progress, Status
-from .files import explained, make_folder, remove_partial
+from .files import Cipher, explained, make_folder, remove_partial
 from .folders import Folder, claim
 from .manifest import METRICS, RECOVERY_HINT, Entry, read_manifest, usable
 from .states import read_state
@@ -65,6 +65,7 @@ def read_outcome(folder: Path) -> dict[str, Any]:
         or ended.get("status") not in list(Status)
         or not isinstance(ended.get("model_sha256"), str)
         or not isinstance(ended.get("warnings", []), list)
+        or not isinstance(ended.get("guards", {}), dict)
     ):
         raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}")
     return ended
@@ -117,7 +118,13 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path, identity: str, *, seconds: float = 5.0, files: Folder | None = None
+        self,
+        folder: Path,
+        identity: str,
+        *,
+        seconds: float = 5.0,
+        files: Folder | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         self._path = folder
         self._checkpoints = folder / "checkpoints"
@@ -125,12 +132,13 @@ class Recorder:
         self._identity = identity
         self._seconds = self._pause = seconds
         self._claimed = files
+        self._cipher = files.cipher if files else cipher
         self._unsaved: tuple[Progress, Entry] | None = None
         self._saved_at = time.monotonic()
         self.progress, self._length = self._last_good()
 
     def __enter__(self) -> Recorder:
-        self._folder = self._claimed or claim(self._path, self._identity)
+        self._folder = self._claimed or claim(self._path, self._identity, cipher=self._cipher)
         with explained(self._metrics):
             for folder in (self._path, self._checkpoints):
                 make_folder(folder)
@@ -201,7 +209,7 @@ class Recorder:
         found = self._saved() if self._claimed else list(filter(usable(self._path), self._saved()))
         for path in reversed(found):
             try:
-                state, metadata = read_state(path)
+                state, metadata = read_state(path, self._cipher)
             except FedUnlearnError as error:
                 problem = problem or error
                 continue

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..core import FedUnlearnError, State, Status
-from .files import read_tensors, tensor_bytes, write
+from .files import Cipher, read_tensors, tensor_bytes, write
 
 
 def write_state(path: Path, state: State, **metadata: str) -> None:
@@ -27,9 +27,9 @@ def state_bytes(state: State, **metadata: str) -> bytes:
     return tensor_bytes(tensors, **metadata, state=json.dumps(progress))
 
 
-def read_state(path: Path) -> tuple[State, dict[str, str]]:
+def read_state(path: Path, cipher: Cipher | None = None) -> tuple[State, dict[str, str]]:
     """Reads a state and its metadata, written by ``write_state``."""
-    tensors, metadata = read_tensors(path)
+    tensors, metadata = read_tensors(path, cipher)
     if "state" not in metadata:
         raise FedUnlearnError(f"{path} has tensors, but not the state of a run: name another file")
 

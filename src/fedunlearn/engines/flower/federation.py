@@ -105,19 +105,22 @@ class FlowerFederation:
         document: str,
         *,
         name: str,
-        model: nn.Module,
+        model: nn.Module | None,
         folder: Path | str,
         ledger: Path | str,
+        now: float | None = None,
     ) -> ErasureRequest:
         """Checks a signed request of a client against the key that its SuperNode is registered with.
 
-        ``name`` is that of the federation, and ``model`` the one to forget from. ``folder`` is that of the
-        run, which uses the request up: ``ledger``, one folder for the whole federation, remembers it, and a
-        run in another folder is refused. From then on only this client can be the target.
+        ``name`` is that of the federation, and ``model`` the one to forget from; None is any model.
+        ``folder`` is that of the run, which uses the request up: ``ledger``, one folder for the whole
+        federation, remembers it, and a run in another folder is refused. ``now`` is when the request must be
+        valid, in seconds since 1970. From then on only this client can be the target.
         """
         online = self._online()
         if client not in online:
-            raise FedUnlearnError(f"nobody is online under the name {client!r}{did_you_mean(client, online)}")
+            known = did_you_mean(client, online)
+            raise FedUnlearnError(f"nobody is online under the name {client!r}{known}: start its SuperNode")
         if not online[client].registered:
             raise FedUnlearnError(
                 f"{client!r} told its name itself, so its key proves nothing: register its SuperNode"
@@ -126,8 +129,9 @@ class FlowerFederation:
             document,
             client=client,
             federation=name,
-            model_sha256=module_hash(model),
+            model_sha256=None if model is None else module_hash(model),
             public_key=online[client].public_key,
+            now=now,
         )
         run = fingerprint([str(Path(folder).resolve()), request.model_sha256])
         use_nonce(Path(ledger), request, run)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core import FedUnlearnError
 from ...record import write
 from ..description import differing, environments, methods, request
 from ..glossary import glossary
 from ..rerun import recipes
 from ..runs import Collection
 from .comparison import comparison_page
+from .filling import rendered
 from .plots import Plot, Point, style
 from .run import run_page
 
@@ -25,18 +25,7 @@ def write_report(collection: Collection, path: Path) -> Path:
 
 def render(collection: Collection) -> str:
     """The page as HTML; the template escapes everything that comes from files."""
-    try:
-        import jinja2
-    except ImportError:
-        raise FedUnlearnError("the HTML report needs jinja2: pip install 'fedunlearn[report]'") from None
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fedunlearn.report.html"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("report.html").render(_page(collection))
+    return rendered("report.html", _page(collection))
 
 
 def _page(collection: Collection) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Trains a model at several sites and answers their signed erasure requests."""

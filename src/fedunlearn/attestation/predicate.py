@@ -1,0 +1,428 @@
+"""The predicate of an erasure certificate: an in-toto Statement v1 about the model after unlearning.
+
+Nothing personal fits in: texts are codes of ``words.py`` or short names of software, numbers of a client's
+examples are buckets, and no list is longer than 64. Times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..core import FedUnlearnError, Reason, Stage, Status
+from ..evidence import Verdict
+from .words import (
+    Artefact,
+    Backups,
+    Bucket,
+    Claim,
+    EndState,
+    Grade,
+    GuardEvent,
+    Measure,
+    NotTested,
+    Purpose,
+    Role,
+    Scope,
+)
+
+KIND = "application/vnd.in-toto+json"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "https://fedunlearn.org/erasure/v1"
+"""A name, not an address: nothing is fetched from it."""
+
+LONGEST = 64
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Pseudonym = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+CODE = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+Code = Annotated[str, Field(pattern=CODE)]
+Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$")]
+Platform = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+Page = Annotated[str, Field(pattern=r"^[a-z0-9/-]{1,64}\.md(#[a-z0-9-]{1,64})?$")]
+Sentence = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,400}$")]
+Time = Annotated[int, Field(ge=0, lt=253_402_300_800)]  # the year 10000
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Length = Annotated[float, Field(ge=0)]
+Option = bool | int | float | Code
+
+
+class Section(BaseModel):
+    """A part of the statement: frozen, of exactly these types; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class RequestFacts(Section):
+    """What was asked, and when it was answered."""
+
+    id: Identifier
+    """Of the request, as in the ledger."""
+    pseudonym: Pseudonym
+    """A keyed hash of the client's name; without the key, nobody can tell who it is."""
+    scope: Scope
+    legal_basis: Identifier
+    """A code, such as those of ``LegalBasis``."""
+    received: Time
+    closed: Time
+    deadline: Time
+    deadline_met: bool | None = None
+    """None while the request is open, because its erasure failed."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RequestFacts:
+        if self.closed < self.received:
+            raise ValueError("the request was closed before it was received")
+        if self.deadline_met not in (None, self.closed <= self.deadline):
+            raise ValueError("deadline_met does not follow from closed and deadline")
+        return self
+
+
+class ModelBefore(Section):
+    """The model that had learned the data."""
+
+    sha256: Hash
+    """Of its tensors."""
+
+
+class ModelAfter(Section):
+    """The model that the certificate is about."""
+
+    sha256: Hash
+    """Of its parameters and buffers, as ``fedunlearn.module_hash`` computes it."""
+    file_sha256: Hash
+    """Of the bytes of its file, as ``sha256sum`` computes it."""
+    format: Literal["safetensors"] = "safetensors"
+    parameters: Count
+    buffers: Count
+    """Number of buffers, such as running means; they come from the retained clients."""
+
+
+class Participants(Section):
+    """How many retained clients answered in a round of a stage."""
+
+    fewest: Count
+    most: Count
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Participants:
+        if self.most < self.fewest:
+            raise ValueError("fewest is more than most")
+        return self
+
+
+class StageFacts(Section):
+    """One stage of the procedure."""
+
+    stage: Stage
+    rounds: Count
+    planned: Count
+    lr: Length
+    stop: Status
+    """Why it ended."""
+    participants: Participants
+
+
+class Procedure(Section):
+    """What was done."""
+
+    method: Code
+    options: Annotated[dict[Code, Option], Field(max_length=LONGEST)] = {}
+    mode: Literal["guarded", "faithful"]
+    """With guards, or as published."""
+    stages: Annotated[tuple[StageFacts, ...], Field(max_length=LONGEST)]
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
+    engine: Code
+    clients: Count
+    """Number of retained clients."""
+
+
+class Safety(Section):
+    """What guards refused and did, and how the steps were; None where the method has no such number."""
+
+    refused: dict[Reason, Count] = {}
+    guard_events: dict[GuardEvent, Count] = {}
+    min_sin: Length | None = None
+    """Of the angle between the client's update and those of the retained clients."""
+    max_amplification: Length | None = None
+    max_abs_cos: Length | None = None
+    """Between a step and an update of a retained client."""
+    displacement: Length | None = None
+    """Euclidean distance of the model after to the model before."""
+
+
+class Range(Section):
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: Annotated[float, Field(gt=0, lt=1)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.high < self.low:
+            raise ValueError("low is above high")
+        return self
+
+    def within(self, margin: float) -> bool:
+        """Whether it lies from −margin to margin; ends are rounded."""
+        return -margin <= self.low and self.high <= margin
+
+
+class Entry(Section):
+    """One measure; numbers are rounded, so that no count can be read off them."""
+
+    measure: Measure
+    definition: Page
+    """Page of the documentation."""
+    value: float | None = None
+    """None: more rounds than were tried, with relearn times."""
+    interval: Range | None = None
+    reference: float | None = None
+    """The same after retraining."""
+    difference: float | None = None
+    difference_interval: Range | None = None
+    """The one that the verdict rests on."""
+    margin: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The largest difference that counts as equivalent."""
+    n: Bucket | None = None
+    """Examples, of the smaller set where two are compared."""
+    verdict: Verdict | None = None
+    computed_by: Role
+
+    @model_validator(mode="after")
+    def _judged(self) -> Entry:
+        found, margin = self.difference_interval, self.margin
+        fine = {
+            Verdict.EQUIVALENT: found is not None and margin is not None and found.within(margin),
+            Verdict.UNDER: found is None or found.low >= 0,
+            Verdict.OVER: found is None or found.high <= 0,
+        }
+        if self.verdict is not None and not fine.get(self.verdict, True):
+            raise ValueError(f"the verdict {self.verdict} does not follow from its interval")
+        return self
+
+
+class Evidence(Section):
+    """What was tested, and what was not."""
+
+    grade: Grade
+    entries: Annotated[tuple[Entry, ...], Field(max_length=LONGEST)] = ()
+    not_tested: Annotated[tuple[NotTested, ...], Field(min_length=1, max_length=LONGEST)]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Evidence:
+        found = {entry.measure: entry.verdict for entry in self.entries}
+        if len(found) < len(self.entries):
+            raise ValueError("a measure is there twice")
+        if (
+            found.get(Measure.AUC) is Verdict.EQUIVALENT
+            and found.get(Measure.AUC_BEFORE) is not Verdict.UNDER
+        ):
+            raise ValueError("a pass needs a test that finds the data in the model before")
+        return self
+
+
+class Claimed(Section):
+    """The one claim, with its words."""
+
+    claim: Claim
+    end_state: EndState
+    meaning: Sentence
+    limits: Annotated[tuple[Sentence, ...], Field(min_length=1, max_length=LONGEST)]
+
+    @classmethod
+    def of(cls, end_state: EndState, evidence: Evidence) -> Claimed:
+        """The claim that follows."""
+        claim = claim_of(end_state, verdict_of(evidence.entries), evidence.grade)
+        return cls(claim=claim, end_state=end_state, meaning=claim.meaning, limits=claim.limits)
+
+    @model_validator(mode="after")
+    def _worded(self) -> Claimed:
+        if (self.meaning, self.limits) != (self.claim.meaning, self.claim.limits):
+            raise ValueError(f"the words are not those of the claim {self.claim}")
+        return self
+
+
+class Deletion(Section):
+    """What is to be deleted, and until when."""
+
+    what: Artefact
+    by: Time
+
+
+class Kept(Section):
+    """What is kept, and why."""
+
+    what: Artefact
+    why: Purpose
+
+
+class Retention(Section):
+    """What is deleted and what is kept."""
+
+    deleted: Annotated[tuple[Artefact, ...], Field(max_length=LONGEST)] = ()
+    to_delete: Annotated[tuple[Deletion, ...], Field(max_length=LONGEST)] = ()
+    key_id: Hash | None = None
+    """SHA-256 that names the key whose destruction erases the encrypted files; never the key."""
+    kept: Annotated[tuple[Kept, ...], Field(max_length=LONGEST)] = ()
+    backups: Backups = Backups.NOT_COVERED
+    backups_until: Time | None = None
+
+    @model_validator(mode="after")
+    def _dated(self) -> Retention:
+        if (self.backups is Backups.EXPIRE) != (self.backups_until is not None):
+            raise ValueError("backups_until belongs to backups that expire")
+        return self
+
+
+class Environment(Section):
+    """What computed the result."""
+
+    fedunlearn: Version
+    python: Version
+    torch: Version
+    cpu_capability: Platform
+    threads: Count
+    platform: Platform
+    git_commit: Commit | None = None
+    lock_sha256: Hash | None = None
+
+
+class LedgerHead(Section):
+    """The ledger when the certificate was made: SHA-256 of its last line, and its number of lines."""
+
+    head: Hash
+    length: Annotated[int, Field(ge=1, lt=1 << 53)]
+
+
+class Notices(Section):
+    """Who was told."""
+
+    recipients_informed: Count
+
+
+class Predicate(Section):
+    """Everything that a certificate says."""
+
+    request: RequestFacts
+    model_before: ModelBefore
+    model_after: ModelAfter
+    procedure: Procedure
+    safety: Safety
+    evidence: Evidence
+    claim: Claimed
+    retention: Retention
+    environment: Environment
+    ledger: LedgerHead
+    notices: Notices
+
+    @model_validator(mode="after")
+    def _follows(self) -> Predicate:
+        if self.claim != Claimed.of(self.claim.end_state, self.evidence):
+            raise ValueError(f"the claim {self.claim.claim} does not follow from end state and evidence")
+        return self
+
+
+class Digest(Section):
+    """As in-toto writes digests."""
+
+    sha256: Hash
+
+
+class Annotations(Section):
+    """What else identifies the subject."""
+
+    model_sha256: Hash
+
+
+class Subject(Section):
+    """The model after: the file by its bytes, the model by its tensors."""
+
+    name: Literal["model-after"] = "model-after"
+    digest: Digest
+    annotations: Annotations
+
+
+class Statement(Section):
+    """An in-toto Statement v1."""
+
+    type: Literal["https://in-toto.io/Statement/v1"] = Field(default=STATEMENT_TYPE, alias="_type")
+    subject: Annotated[tuple[Subject, ...], Field(min_length=1, max_length=1)]
+    predicate_type: Literal["https://fedunlearn.org/erasure/v1"] = Field(
+        default=PREDICATE_TYPE, alias="predicateType"
+    )
+    predicate: Predicate
+
+    @model_validator(mode="after")
+    def _about(self) -> Statement:
+        after, [subject] = self.predicate.model_after, self.subject
+        if (subject.digest.sha256, subject.annotations.model_sha256) != (after.file_sha256, after.sha256):
+            raise ValueError("the subject is not the model after of the predicate")
+        return self
+
+
+def claim_of(end_state: EndState, verdict: Verdict | None, grade: Grade = Grade.G1) -> Claim:
+    """The one claim that an end state, a verdict and a grade support.
+
+    A pass needs a run to its end, and a client that evaluated until then.
+    """
+    match end_state:
+        case EndState.ESCALATED if verdict is Verdict.UNDER:
+            return Claim.UNDER_FORGOTTEN
+        case EndState.ESCALATED | EndState.NO_DIRECTION:
+            return Claim.ESCALATED
+        case EndState.PARTIAL | EndState.GUARD_STOP:
+            return Claim.PARTIAL
+    match verdict:
+        case None:
+            return Claim.PROCESS_ONLY
+        case Verdict.UNDER:
+            return Claim.UNDER_FORGOTTEN
+        case Verdict.OVER:
+            return Claim.OVER_FORGOTTEN
+        case Verdict.EQUIVALENT if grade is Grade.G1:
+            return Claim.BEHAVIOURALLY_EQUIVALENT
+    return Claim.INCONCLUSIVE
+
+
+def verdict_of(entries: Iterable[Entry]) -> Verdict | None:
+    """The verdict of all measures: an alarm of any, else that of the membership test.
+
+    The control is tried on the model before, which is meant to raise an alarm.
+    """
+    found = {entry.measure: entry.verdict for entry in entries if entry.measure is not Measure.AUC_BEFORE}
+    for alarm in (Verdict.UNDER, Verdict.OVER):
+        if alarm in found.values():
+            return alarm
+    return found.get(Measure.AUC)
+
+
+def bucket(count: int) -> Bucket:
+    """The order of a number of examples.
+
+    >>> bucket(620)
+    <Bucket.HUNDREDS: '100-1k'>
+    """
+    limits = (100, 1_000, 10_000, 100_000)
+    return tuple(Bucket)[sum(count >= limit for limit in limits)]
+
+
+def parsed(payload: Any) -> Statement:
+    """The statement in a payload of JSON values; any other payload is refused."""
+    try:
+        return Statement.model_validate_json(json.dumps(payload, allow_nan=False))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the statement"
+        problem = first["msg"].removeprefix("Value error, ")
+        raise FedUnlearnError(f"the document is not an erasure certificate: {where}: {problem}") from None
+    except (TypeError, ValueError, RecursionError):
+        raise FedUnlearnError("the document is not an erasure certificate: it is not plain JSON") from None

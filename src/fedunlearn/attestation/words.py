@@ -1,0 +1,367 @@
+"""The vocabulary of an erasure certificate: codes, and what each means in plain words.
+
+Every text of a certificate that is not a number, a digest or a name of software is one of these codes. The
+words belong to version 1 of the predicate: certificates contain those of their claim, so a change of them
+makes a new version.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Worded(StrEnum):
+    """A code with a meaning."""
+
+    words: str
+
+    def __new__(cls, value: str, words: str) -> Worded:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.words = words
+        return member
+
+
+GENERAL_LIMITS = (
+    "The evidence is made of numbers that the clients and the server computed. It is no proof to somebody "
+    "who does not trust them.",
+    "Copies of the earlier model outside the controller's systems, and models derived from it, are not "
+    "covered.",
+    "The certificate does not make the model anonymous in the sense of data protection law.",
+)
+"""What no claim says."""
+
+
+class Claim(StrEnum):
+    """What a certificate claims: exactly one of these."""
+
+    headline: str
+    meaning: str
+    limits: tuple[str, ...]
+    """What the claim does not say."""
+
+    def __new__(cls, value: str, headline: str, meaning: str, *limits: str) -> Claim:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.headline, member.meaning = headline, meaning
+        member.limits = (*limits, *GENERAL_LIMITS)
+        return member
+
+    PROCESS_ONLY = (
+        "PROCESS_ONLY",
+        "Unlearning was carried out; its effect was not tested",
+        "The procedure ran to its end on the model before and gave the model after. Nobody compared the "
+        "result with a model that was retrained without the data.",
+        "It does not say what the model still knows about the data. Only where a method trains a new model "
+        "without the data is the procedure itself enough.",
+    )
+    BEHAVIOURALLY_EQUIVALENT = (
+        "BEHAVIOURALLY_EQUIVALENT",
+        "On the tested data, the model behaves as if retrained without it",
+        "The procedure ran to its end. On the tested examples, the losses of the model give away no more and "
+        "no less than those of a retrained model, within the stated margin; the same test finds the data "
+        "in the model before.",
+        "The test is about averages: single examples may still be remembered.",
+        "The test uses losses: another attack may see more.",
+        "It is about this model and the retrained models of this audit, not about the method in general.",
+    )
+    OVER_FORGOTTEN = (
+        "OVER_FORGOTTEN",
+        "The model is worse on the data than a retrained model",
+        "The procedure ran to its end. A test found that the model treats the data as unusually foreign: its "
+        "losses on the data are higher than those of a retrained model.",
+        "It does not say that the data are forgotten particularly well: an unusual loss gives them away.",
+        "The test is wrong in about 1 of 20 cases in which the model is like a retrained one.",
+    )
+    UNDER_FORGOTTEN = (
+        "UNDER_FORGOTTEN",
+        "The model still knows more about the data than a retrained model",
+        "The procedure ran to its end. A test found that the model knows more about the data than a model "
+        "that was retrained without it.",
+        "It does not say that nothing was forgotten.",
+        "The test is wrong in about 1 of 20 cases in which the model is like a retrained one.",
+    )
+    INCONCLUSIVE = (
+        "INCONCLUSIVE",
+        "Unlearning was carried out; the tests could not tell its effect",
+        "The procedure ran to its end and was tested. There were too few examples, too much chance, or the "
+        "test did not find the data in the model before either. This is not a pass.",
+        "It does not say that there is no difference to a retrained model.",
+    )
+    PARTIAL = (
+        "PARTIAL",
+        "Unlearning stopped before its end",
+        "The procedure began and stopped early: a participant left, or a guard stopped it to protect the "
+        "retained clients. The model after is the last one that was accepted.",
+        "It does not say that the data are forgotten, whatever the tests show.",
+    )
+    ESCALATED = (
+        "ESCALATED",
+        "Unlearning did not succeed; the request was passed to a person",
+        "The procedure found no step that forgets the data and spares the retained clients, or the "
+        "controller took the request out of it. Another way must be found, such as retraining without "
+        "the data.",
+        "It does not say that the data are forgotten, whatever the tests show.",
+    )
+
+
+class EndState(Worded):
+    """How the run of a request ended."""
+
+    CERTIFIED = "certified", "the procedure ran to its end"
+    PARTIAL = "partial", "a participant left before the end"
+    GUARD_STOP = "guard_stop", "a guard stopped the run"
+    NO_DIRECTION = "no_direction", "no step forgets the data and spares the retained clients"
+    ESCALATED = "escalated", "the request was passed to a person"
+
+
+class Grade(Worded):
+    """Who was there to test."""
+
+    G1 = "G1", "the client evaluated the model until the end"
+    G2 = "G2", "the client had left; only planted canaries were tested"
+    G3 = "G3", "the client evaluated the model after unlearning at most, not at the end"
+
+
+class Scope(Worded):
+    """What was to be forgotten."""
+
+    CLIENT = "client", "everything that one client contributed"
+    SAMPLE = "sample", "some examples of one client"
+    CLASS = "class", "one class of examples, whoever holds them"
+
+
+class LegalBasis(Worded):
+    """Why the controller erases; a certificate may state another code."""
+
+    GDPR_17_1 = "gdpr-17-1", "GDPR Art. 17(1): right to erasure"
+    GDPR_17_1_A = "gdpr-17-1-a", "GDPR Art. 17(1)(a): the data are no longer necessary"
+    GDPR_17_1_B = "gdpr-17-1-b", "GDPR Art. 17(1)(b): consent was withdrawn"
+    GDPR_17_1_C = "gdpr-17-1-c", "GDPR Art. 17(1)(c): the person objects to the processing"
+    GDPR_17_1_D = "gdpr-17-1-d", "GDPR Art. 17(1)(d): the data were processed unlawfully"
+    GDPR_17_1_E = "gdpr-17-1-e", "GDPR Art. 17(1)(e): a law requires erasure"
+    GDPR_17_1_F = "gdpr-17-1-f", "GDPR Art. 17(1)(f): data of a child, collected by an online service"
+    CCPA = "ccpa-1798.105", "California Civil Code 1798.105: right to delete"
+    CONTRACT = "contract", "a contract with the client"
+    VOLUNTARY = "voluntary", "the controller's own decision"
+    OTHER = "other", "another basis, recorded by the controller"
+    NOT_STATED = "not-stated", "legal basis not stated"
+
+
+class Bucket(StrEnum):
+    """A number of examples, roughly: an exact number would describe the client."""
+
+    TENS = "<100"
+    HUNDREDS = "100-1k"
+    THOUSANDS = "1k-10k"
+    TENS_OF_THOUSANDS = "10k-100k"
+    MORE = ">100k"
+
+
+class Role(Worded):
+    """Who computed a number."""
+
+    TARGET = "target", "the client that asked"
+    RETAINED = "retained-clients", "the retained clients"
+    ALL = "all-clients", "all clients"
+    SERVER = "server", "the server"
+
+
+class Measure(StrEnum):
+    """What was measured."""
+
+    heading: str
+    page: str
+    """Where the documentation defines it."""
+    words: str
+
+    def __new__(cls, value: str, heading: str, page: str, words: str) -> Measure:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.heading, member.page, member.words = heading, f"evidence/measures.md#{page}", words
+        return member
+
+    AUC = (
+        "auc",
+        "Membership test",
+        "calibrated-auc-and-the-verdict",
+        "Decides the verdict. Above retraining: remembered. Below: worse than retraining.",
+    )
+    AUC_BEFORE = (
+        "auc-before",
+        "Membership test on the model before",
+        "power-gate",
+        "The control: the test must find the data here, or it could not find them anywhere.",
+    )
+    AUC_HARDEST = (
+        "auc-hardest",
+        "Membership test, hardest tenth",
+        "tail-alarm",
+        "The same on the hardest examples, where memory shows first. It can only raise an alarm.",
+    )
+    AUC_LOSSES = (
+        "auc-losses",
+        "Membership test, plain losses",
+        "calibrated-auc-and-the-verdict",
+        "What many attacks use. Near 0.5 also where nothing was forgotten.",
+    )
+    TPR_1 = (
+        "tpr-at-1",
+        "Found at 1 % false alarms",
+        "tpr-at-low-fpr",
+        "Share of the forgotten examples that an attack finds which is rarely wrong. Chance is 0.01.",
+    )
+    TPR_01 = (
+        "tpr-at-0.1",
+        "Found at 0.1 % false alarms",
+        "tpr-at-low-fpr",
+        "Share of the forgotten examples that an attack finds which is hardly ever wrong. Chance is 0.001.",
+    )
+    JS_FORGOTTEN = (
+        "js-forgotten",
+        "Distance of outputs, forgotten examples",
+        "js-distance",
+        "How far the outputs are from those of retraining, 0 to 1. The reference is a second retraining.",
+    )
+    JS_UNSEEN = (
+        "js-unseen",
+        "Distance of outputs, unseen examples",
+        "js-distance",
+        "The same on unseen examples: an equal excess here is a changed model, not memory.",
+    )
+    PROBE = (
+        "probe",
+        "Linear probe of the last hidden layer",
+        "linear-probe",
+        "Accuracy of a simple classifier on the layer. Above retraining: the layer still knows.",
+    )
+    BACKDOOR = (
+        "backdoor",
+        "Backdoor, training examples",
+        "asr",
+        "How often a planted trigger still works. Compare with retraining; zero is not the aim.",
+    )
+    BACKDOOR_UNSEEN = (
+        "backdoor-unseen",
+        "Backdoor, unseen examples",
+        "asr",
+        "The same on examples that nobody trained on.",
+    )
+    CANARIES = (
+        "canaries",
+        "Canaries",
+        "canaries",
+        "Share of right guesses which planted examples were trained on. Chance is 0.5.",
+    )
+    TOW = (
+        "tow",
+        "Tug of war",
+        "tow",
+        "One number for forgetting and utility together; 1 is like retraining.",
+    )
+    RETAINED_MEAN = (
+        "retained-accuracy",
+        "Accuracy of the retained clients",
+        "client-influence",
+        "Mean over the retained clients, on data that nobody trained on.",
+    )
+    RETAINED_WORST = (
+        "retained-accuracy-worst",
+        "Accuracy of the client that lost most",
+        "client-influence",
+        "The retained client with the largest loss of accuracy against retraining.",
+    )
+    RELEARN_POSTTRAINING = (
+        "relearn-post-training",
+        "Rounds until it returns, further training",
+        "relearn-time",
+        "Further training of the retained clients. Much sooner than after retraining: it was only hidden.",
+    )
+    RELEARN_FINETUNING = (
+        "relearn-fine-tuning",
+        "Rounds until it returns, fine-tuning",
+        "relearn-time",
+        "The client teaches a few of its examples again. Much sooner than after retraining: only hidden.",
+    )
+
+
+class NotTested(Worded):
+    """What was not tested."""
+
+    EVERYTHING = "behaviour", "How the model behaves on the data: no test was made."
+    RETRAINING = (
+        "retraining",
+        "Whether the model behaves like a retrained one: there was none to compare with.",
+    )
+    SECOND_RETRAINING = (
+        "second-retraining",
+        "How far chance alone moves a retraining: there was no second one.",
+    )
+    CONTROL = "model-before", "Whether the test finds the data in the model before."
+    HARDEST = "hardest-examples", "The hardest tenth of the examples: they were too few."
+    LOW_FPR = "low-false-alarms", "Attacks that are rarely wrong: they need more unseen examples."
+    OUTPUTS = "output-distance", "How far the outputs are from those of retraining."
+    HIDDEN = "hidden-layers", "What hidden layers still know."
+    BACKDOOR = "backdoor", "Backdoors: none was planted for a test."
+    CANARIES = "canaries", "Canaries: no examples were planted for a test of single examples."
+    RELEARNING = "relearning", "How soon the forgotten returns if training goes on."
+    RETAINED = "retained-clients", "What the retained clients lost against retraining."
+    SOME_RETAINED = "some-retained-clients", "Some retained clients: they sent nothing that can be used."
+    SINGLE_EXAMPLES = "single-examples", "Every single example by itself."
+    OTHER_ATTACKS = "other-attacks", "Attacks other than those above, such as reconstruction of inputs."
+    COPIES = "copies", "Copies of the earlier model, and models derived from it, in other hands."
+
+
+ALWAYS_UNTESTED = (NotTested.SINGLE_EXAMPLES, NotTested.OTHER_ATTACKS, NotTested.COPIES)
+
+
+class GuardEvent(Worded):
+    """What the guards did."""
+
+    REFUSED = "refused", "an update was refused"
+    SHORTENED = "target-shortened", "an update of the client was shortened"
+    AMPLIFICATION = "amplification-cut", "a step that had been lengthened too much was cut"
+    STEP = "step-cut", "a step that was too long was cut"
+    HALVED = "step-halved", "a step that would have harmed a retained client was halved"
+    STOPPED = "stopped", "the run was stopped to protect the retained clients"
+    NOT_FORGOTTEN = "not-forgotten", "the measures of the run do not show forgetting"
+    UNTRIED = "not-tried", "steps could not be tried before they were taken"
+    UNMEASURED = "not-measured", "nothing was measured of the client in the run"
+    OTHER = "other", "another event"
+
+
+class Artefact(Worded):
+    """What is deleted or kept."""
+
+    ORIGINAL_MODEL = "original-model", "the model before, and everything that contains it"
+    CHECKPOINTS = "checkpoints", "checkpoints of the run"
+    HISTORY = "history", "recorded updates of training"
+    RETRAINED_MODELS = "retrained-models", "models that were retrained for the audit"
+    CACHE = "cache", "cached intermediate results"
+    KEY = "request-key", "the key that encrypted the files of the request"
+    MODEL_AFTER = "model-after", "the model after"
+    REQUEST = "request", "the signed request"
+    NONCE = "nonce", "the one-time number of the request"
+    SUPPRESSION = "suppression-entry", "a keyed hash of the client's name"
+    CERTIFICATE = "certificate", "this certificate"
+    LEDGER = "ledger", "the ledger"
+    EVIDENCE = "evidence", "the results of the audit"
+
+
+class Purpose(Worded):
+    """Why something is kept."""
+
+    SERVICE = "in-service", "it is in service"
+    ACCOUNTABILITY = "accountability", "to show that the request was answered"
+    REPLAY = "replay-protection", "so that no request is used twice"
+    SUPPRESSION = "suppression", "so that the client takes part in no later request"
+    RECHECK = "re-check", "so that the result can be checked again"
+    LEGAL_CLAIMS = "legal-claims", "for legal claims"
+
+
+class Backups(Worded):
+    """What becomes of backups."""
+
+    NONE = "none", "no backups of the deleted files exist"
+    EXPIRE = "expire", "backups are overwritten by the stated date"
+    NOT_COVERED = "not-covered", "this certificate does not cover backups"

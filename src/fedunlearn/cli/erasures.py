@@ -1,0 +1,246 @@
+"""Commands of an erasure desk: ``desk``, ``sign``, ``plan``, ``erase``, ``requests`` and ``purge``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import out, print_list, print_text
+from .ending import Interrupted, fail
+from .options import Workers
+
+if TYPE_CHECKING:
+    from ..erasure import Case, Desk
+
+DeskFolder = Annotated[
+    Path, typer.Argument(metavar="DESK", help="Folder with a desk.toml.", show_default=False)
+]
+
+
+def desk(
+    folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(help="A TOML file; three clients with Fashion-MNIST by default.", show_default=False),
+    ] = None,
+    workers: Workers = None,
+) -> None:
+    """Set up an erasure desk for a simulated federation, to practise: keys, a trained model, settings."""
+    from ..erasure import make_desk
+    from ..experiment import read
+    from .progress import Display
+
+    chosen = experiment or Path(__file__).parents[1] / "experiments" / "audit.toml"
+    try:
+        with Display(out, {"": (read(chosen).pretraining.rounds, 0)}) as display, display.run() as listener:
+            model = make_desk(folder, chosen, [listener], workers=workers)
+    except Interrupted as stop:
+        fail(f"{stop}; start again with the same command", stop.code)
+    federation = read(folder / "experiment.toml").name
+    out.print(f"desk      {folder / 'desk.toml'}", soft_wrap=True)
+    out.print(f"model     {folder / 'model.safetensors'}", soft_wrap=True)
+    print_text("\nA client asks to be forgotten, and the desk answers:")
+    out.print(
+        f"  fedunlearn sign client-1 --federation {federation} --model {model} "
+        f"--key {folder / 'clients' / 'client-1.key'} --out request.json\n"
+        f"  fedunlearn plan {folder} request.json\n"
+        f"  fedunlearn erase {folder} request.json",
+        soft_wrap=True,
+    )
+
+
+def sign(
+    client: Annotated[str, typer.Argument(help="Name of the client.", show_default=False)],
+    federation: Annotated[str, typer.Option(help="Name of the federation.", show_default=False)],
+    model: Annotated[
+        str, typer.Option(help="Hash of the model, as the desk announces it.", show_default=False)
+    ],
+    key: Annotated[Path, typer.Option(help="Private key of the client.", show_default=False)],
+    file: Annotated[Path, typer.Option("--out", help="Where to write the request.")] = Path("request.json"),
+    days: Annotated[float, typer.Option(help="Days for which the request is valid.")] = 1.0,
+) -> None:
+    """Sign a client's request to be forgotten. The desk accepts it once."""
+    from ..authority import request_erasure
+    from ..record import write
+
+    write(file, request_erasure(client, federation, model, key, valid_hours=24 * days).encode())
+    out.print(f"request   {file}", soft_wrap=True)
+
+
+def plan(
+    folder: DeskFolder,
+    request: Annotated[
+        Path, typer.Argument(help="A signed request; it is not taken in.", show_default=False)
+    ],
+    gone: Annotated[bool, typer.Option("--gone", help="The client has left and does not answer.")] = False,
+    workers: Workers = None,
+) -> None:
+    """Show what answering a request would take, and what stands in its way. It changes nothing."""
+    from ..authority import stated_client
+    from ..core.hashes import module_hash
+    from ..erasure import examine, open_desk, plan_erasure, simulated
+    from ..erasure.practice import production_model
+    from ..erasure.reception import identify
+    from .plans import print_plan
+
+    opened = open_desk(folder)
+    document = _text(request)
+    if not any(case.id == identify(document) and case.waiting for case in opened.cases()):
+        examine(opened, document, module_hash(production_model(opened)))
+    client = stated_client(document)
+    with simulated(opened, client, workers=workers) as world:
+        found = plan_erasure(
+            opened,
+            client,
+            world.federation,
+            world.model,
+            gone=gone,
+            retrainings=world.retrainings,
+        )
+    print_plan(found)
+    if found.problems:
+        fail("the request cannot be answered yet: see the problems above", 3)
+
+
+def erase(
+    folder: DeskFolder,
+    request: Annotated[
+        str, typer.Argument(help="A signed request, or the id of one that is open.", show_default=False)
+    ],
+    gone: Annotated[bool, typer.Option("--gone", help="The client has left and does not answer.")] = False,
+    workers: Workers = None,
+) -> None:
+    """Answer an erasure request: authenticate, unlearn, verify, recover, audit, certify, purge.
+
+    The same command continues after a crash, and tries again after a failure.
+    """
+    from ..authority import stated_client
+    from ..core.hashes import module_hash
+    from ..erasure import due, open_desk, purge, receive, simulated
+    from ..erasure import erase as answer
+    from ..erasure.practice import production_model
+    from .progress import Display
+
+    opened = open_desk(folder)
+    case = _known(opened, request)
+    if case is None:
+        case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
+    if not case.purging:
+        client = stated_client(opened.document(case.id))
+        try:
+            with (
+                simulated(opened, client, workers=workers) as world,
+                Display(out, world.rounds) as display,
+                display.run("request") as listener,
+            ):
+                case = answer(
+                    opened,
+                    case.id,
+                    world.federation,
+                    world.model,
+                    auditor=world.auditor(opened, case.id, display.run),
+                    gone=gone,
+                    engine="simulated",
+                    listeners=[listener],
+                )
+        except Interrupted as stop:
+            fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
+    if case.purging or due(opened, case):
+        case = purge(opened, case.id)
+    _print_case(opened, case)
+    if case.standing.failed:
+        fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)
+
+
+def requests(folder: DeskFolder) -> None:
+    """List all requests of a desk: state, deadline and next step."""
+    from ..erasure import open_desk
+
+    opened = open_desk(folder)
+    rows = [
+        [case.id, str(case.standing), _deadline(case, opened.clock()), case.next_step]
+        for case in opened.cases()
+    ]
+    if rows:
+        print_list(["request", "state", "deadline", "next step"], rows)
+    else:
+        print_text("no requests yet")
+    if opened.policy.simulation is not None:
+        from ..core.hashes import module_hash
+        from ..erasure.practice import production_model
+
+        out.print(f"\nmodel     {module_hash(production_model(opened))}", soft_wrap=True)
+
+
+def purge(
+    folder: DeskFolder,
+    request: Annotated[str, typer.Argument(help="Id of the request.", show_default=False)],
+    withdrawn: Annotated[
+        bool, typer.Option("--withdrawn", help="The client has withdrawn a request that is not answered.")
+    ] = False,
+) -> None:
+    """Delete what a request needed, destroy its key, and sign a receipt."""
+    from ..erasure import open_desk
+    from ..erasure import purge as delete
+
+    opened = open_desk(folder)
+    _print_case(opened, delete(opened, request, withdrawn=withdrawn))
+
+
+def _known(opened: Desk, request: str) -> Case | None:
+    """The request of this id; None if it is the path of a file."""
+    from ..core import FedUnlearnError
+
+    if Path(request).exists():
+        return None
+    try:
+        case = opened.case(request)
+    except FedUnlearnError as error:
+        raise FedUnlearnError(f"{request} is no file, and {error}") from None
+    if case.standing in ("received", "refused"):
+        raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
+    return case
+
+
+def _text(path: Path) -> str:
+    from ..core import FedUnlearnError
+
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read the request {path}: {error.strerror or error}") from None
+
+
+def _deadline(case: Case, now: float) -> str:
+    if case.deadline is None:
+        return "-"
+    day = time.strftime("%Y-%m-%d", time.gmtime(case.deadline))
+    if not case.standing.open:
+        return day
+    left = int((case.deadline - now) // 86400)
+    return f"{day} ({left} days left)" if left >= 0 else f"{day} (missed)"
+
+
+def _print_case(opened: Desk, case: Case) -> None:
+    place = opened.place(case.id)
+    out.print()
+    out.print(f"request      {case.id}", soft_wrap=True)
+    out.print(f"state        {case.standing}", soft_wrap=True)
+    end = next((e for e in reversed(case.entries) if "claim" in e.fields), None)
+    if end is not None:
+        from ..attestation import Claim
+
+        claim = Claim[end.fields["claim"]]
+        out.print(f"claim        {claim}", soft_wrap=True)
+        print_text(f"             {claim.meaning}")
+    for title, name in (
+        ("certificate", "certificate.json"),
+        ("page", "certificate.html"),
+        ("model", "model.safetensors"),
+        ("receipt", "purge.json"),
+    ):
+        if (place / name).exists():
+            out.print(f"{title:<12} {place / name}", soft_wrap=True)

@@ -1,0 +1,71 @@
+"""What must hold before round one, as sentences about what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+
+from ..core import (
+    Accountable,
+    ClientId,
+    Federation,
+    LocalTraining,
+    Phase,
+    Request,
+    Selective,
+    Stage,
+    requirements,
+)
+from .participation import Participation
+from .rehearsal import refusals
+
+RATES = torch.finfo(torch.float32)
+
+
+def preconditions(
+    phases: Sequence[Phase],
+    request: Request,
+    federation: Federation,
+    present: Collection[ClientId],
+    training: LocalTraining,
+    participation: Participation,
+) -> Iterator[str]:
+    """Every reason why phases cannot be run now, one sentence each: what, where, and what to do."""
+    if request.public and request.public not in present:
+        yield f"{request.public!r}, which holds the public data, is not present: add it"
+    if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in phases):
+        yield "the request names no target, so there is nothing to unlearn: name one"
+    elapsed = 0
+    for phase in phases:
+        elapsed += phase.rounds
+        yield from _unusable_rates(phase, training.decay, elapsed)
+        there = {*present}.intersection(phase.learners(request))
+        if len(there) < participation.minimum:
+            yield (
+                f"{len(there)} clients that can train are present and the minimum is "
+                f"{participation.minimum}: wait for others, or lower the minimum"
+            )
+    missing = list(requirements.missing(phases, request, federation.task))
+    yield from missing
+    allowed = federation.authorised if isinstance(federation, Accountable) else None
+    if request.targets and allowed is not None and request.targets != (allowed,):
+        other = next((target for target in request.targets if target != allowed), allowed)
+        yield (
+            f"{other} has not asked to be forgotten: the signed request is by {allowed}, "
+            f"so name {allowed} alone"
+        )
+    if isinstance(federation, Selective) and not missing:
+        yield from refusals(phases, request, federation)
+
+
+def _unusable_rates(phase: Phase, decay: float, elapsed: int) -> Iterator[str]:
+    """Learning rates that can be neither squared nor divided by."""
+    last = phase.lr * decay ** max(0, elapsed - 1)
+    for rate, when in ((phase.lr, "begins with"), (last, "falls to")):
+        if phase.rounds and not RATES.tiny <= rate <= RATES.max:
+            yield (
+                f"the learning rate of {phase.stage} {when} {rate:.3g} (lr = {phase.lr:g}, decay = "
+                f"{decay:g}), and float32 holds {RATES.tiny:.0e} to {RATES.max:.0e}: "
+                "change lr or decay, or run fewer rounds"
+            )

@@ -1,0 +1,41 @@
+"""An erasure request, from the desk to the certificate.
+
+A desk is a folder with a ``desk.toml``. ``receive`` authenticates a signed request, ``plan_erasure`` tells
+what answering it takes, ``erase`` answers it on a connected federation, and ``purge`` deletes what it needed.
+"""
+
+from ..attestation import Claim
+from .admission import plan_erasure
+from .answering import erase
+from .certificate import Verified, verify
+from .desk import Case, Desk, Standing, open_desk
+from .plan import Plan, make_plan
+from .practice import Simulated, make_desk, simulated
+from .reception import examine, receive
+from .retention import due, purge
+from .retraining import against_retraining
+from .settings import Policy, read_policy
+
+__all__ = [
+    "Case",
+    "Claim",
+    "Desk",
+    "Plan",
+    "Policy",
+    "Simulated",
+    "Standing",
+    "Verified",
+    "against_retraining",
+    "due",
+    "erase",
+    "examine",
+    "make_desk",
+    "make_plan",
+    "open_desk",
+    "plan_erasure",
+    "purge",
+    "read_policy",
+    "receive",
+    "simulated",
+    "verify",
+]

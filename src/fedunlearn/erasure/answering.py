@@ -1,0 +1,167 @@
+"""Answering a request: unlearning, recovery, verification, certificate. Every step can be repeated."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from ..authority import stated_client
+from ..core import (
+    Authorising,
+    Event,
+    Federation,
+    FedUnlearnError,
+    History,
+    Listener,
+    Stage,
+    State,
+    Status,
+    vectors,
+)
+from ..record import locked, read_tensors
+from ..server import ForgettingFailed, forget, read_history, remove_rows
+from .admission import admit, original, recorded, settings
+from .certifying import MODEL, install
+from .conclusion import conclude, found, target_missing
+from .desk import Case, Desk, Standing
+from .settings import SETTINGS
+from .work import RUN, Auditor, Work
+
+
+def erase(
+    desk: Desk,
+    request: str,
+    federation: Federation,
+    model: nn.Module,
+    *,
+    history: Path | History | None = None,
+    auditor: Auditor | None = None,
+    gone: bool = False,
+    engine: str = "own",
+    build: Callable[[], nn.Module] | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Case:
+    """Answers a request that ``receive`` has authenticated; the same call continues after a crash.
+
+    ``model`` is the one in production and becomes the certified one; if the request fails, it stays.
+    ``auditor`` compares the two beside retrained models; without it, the client measures the model itself and
+    no verdict is possible.
+    ``history`` is the file that ``flower.Recording`` wrote, or what it holds: the request keeps an encrypted
+    copy, and the rows of the client are deleted from the file. ``gone`` says that the client has left: then
+    only methods that do not ask it can run.
+    """
+    with locked(desk.folder / "work.lock"):
+        desk.ledger.settle()
+        case = desk.case(request)
+        if case.standing in (Standing.RECEIVED, Standing.REFUSED):
+            raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
+        if case.purging:
+            done = case.standing is Standing.PURGED
+            raise FedUnlearnError(
+                f"request {request} is {'purged' if done else 'being purged: ' + case.next_step}"
+            )
+        client = stated_client(desk.document(request))
+        work = Work(desk, request, client, federation, model, gone, engine)
+        if not case.last("certified"):
+            _authorise(work)
+            if case.standing is Standing.AUTHENTICATED or case.standing.failed:
+                admit(work, read_history(history) if isinstance(history, Path) else history, build)
+            if isinstance(history, Path) and recorded(work) is not None:
+                remove_rows(history, [client])
+            _unlearn(work, original(work), auditor, build, listeners)
+        return _put_into_service(work)
+
+
+def _put_into_service(work: Work) -> Case:
+    """The model of a certified request replaces the one in production, and the client takes part no more."""
+    case = work.case
+    if (certified := case.last("certified")) is not None and case.last("installed") is None:
+        work.desk.suppress(work.request, work.client)
+        install(work.desk, certified)
+        work.tell("installed", model=certified.fields["model"])
+    if certified is not None:
+        work.model.load_state_dict(read_tensors(work.place / MODEL)[0])
+    return work.case
+
+
+def _authorise(work: Work) -> None:
+    """Shows the request to the federation, which checks it against the key that the client's node has there.
+
+    The request must have been valid, and about a model that the desk served, when the desk authenticated it:
+    a run that takes longer is not cut off. A client that is gone is not asked for anything.
+    """
+    authenticated = work.case.last("authenticated")
+    if isinstance(work.federation, Authorising) and not work.gone and authenticated is not None:
+        work.federation.authorise(
+            work.client,
+            work.desk.document(work.request),
+            name=work.desk.policy.federation,
+            model=None,
+            folder=work.place / RUN,
+            ledger=work.desk.folder / "nonces" / "federation",
+            now=authenticated.time,
+        )
+
+
+def _unlearn(
+    work: Work,
+    before: State,
+    auditor: Auditor | None,
+    build: Callable[[], nn.Module] | None,
+    listeners: Sequence[Listener],
+) -> None:
+    """Runs the method, unless this attempt has ended, and tells what was found."""
+    desk, policy = work.desk, work.desk.policy
+    case, admitted = work.case, work.case.last("admitted")
+    if admitted is None or admitted.fields["settings"] != settings(desk, policy.method or work.method):
+        raise FedUnlearnError(
+            f"the settings in {desk.folder / SETTINGS} have changed since request {work.request} was begun: "
+            "restore them until it has ended"
+        )
+    if case.standing is Standing.ADMITTED:
+        work.tell("unlearning", attempt=case.attempt + 1)
+    vectors.load(work.model, before)
+    try:
+        outcome = forget(
+            work.federation,
+            copy.deepcopy(work.model),
+            work.client,
+            work.place / RUN,
+            method=work.method,
+            schedule=policy.stages,
+            history=recorded(work),
+            training=policy.local_training,
+            participation=policy.taking_part,
+            build=build,
+            seed=policy.seed,
+            gone=work.gone,
+            guards=policy.guards.guards(),
+            without=desk.forgotten(work.federation.present()),
+            cipher=work.key,
+            listeners=listeners,
+            witnesses=[lambda event: _follow(work, event)],
+            **policy.options,
+        )
+    except ForgettingFailed as failure:
+        outcome = failure.outcome
+        if outcome.status is Status.MISSING_REPLY and not target_missing(work, outcome):
+            raise
+    conclude(work, before, outcome, auditor)
+
+
+def _follow(work: Work, event: Event) -> None:
+    """Tells when unlearning has ended and recovery begins; once in each attempt, whatever is repeated."""
+    phase, state = event.phases[event.progress.phase], event.progress.state
+    ended = state.round == phase.rounds or state.status is not Status.RUNNING
+    told = {entry.event for entry in work.case.current}
+    follows = any(each.stage is Stage.POSTTRAINING for each in event.phases[event.progress.phase :])
+    if phase.stage is Stage.UNLEARNING and ended and not state.status.failed:
+        if "verified" not in told:
+            work.tell("verified", **found(event.metrics, state, "unlearning"))
+        if follows and "recovering" not in told:
+            work.tell("recovering", attempt=work.case.attempt)
+    elif phase.stage is Stage.POSTTRAINING and "recovering" not in told:
+        work.tell("recovering", attempt=work.case.attempt)

@@ -1,0 +1,174 @@
+"""The erasure certificate: an in-toto Statement v1 in a DSSE envelope, signed with the controller's key."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..attestation import (
+    KIND,
+    PREDICATE_TYPE,
+    STATEMENT_TYPE,
+    Claim,
+    Claimed,
+    EndState,
+    Grade,
+    Predicate,
+    claim_of,
+    parsed,
+)
+from ..authority import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
+from ..core import FedUnlearnError
+from .ledger import head_at, read
+
+__all__ = [
+    "Claim",
+    "Claimed",
+    "EndState",
+    "Grade",
+    "Predicate",
+    "Verified",
+    "claim_of",
+    "file_sha256",
+    "issue",
+    "read_certificate",
+    "verify",
+]
+
+
+RECEIPT = "application/vnd.fedunlearn.purge-receipt.v1+json"
+"""The kind of document that a purge signs."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A certificate that has passed every check that was asked for."""
+
+    predicate: Predicate
+    key_id: str
+    checked: tuple[str, ...]
+    """What was checked, in sentences."""
+    unchecked: tuple[str, ...]
+    """What was not, and how to."""
+
+
+def issue(predicate: Predicate, key: KeySource) -> str:
+    """Signs a certificate with the controller's private key; its subject is the model after."""
+    after = predicate.model_after
+    subject = {
+        "name": "model-after",
+        "digest": {"sha256": after.file_sha256},
+        "annotations": {"model_sha256": after.sha256},
+    }
+    payload = {
+        "_type": STATEMENT_TYPE,
+        "subject": [subject],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": predicate.model_dump(mode="json", exclude_none=True),
+    }
+    parsed(payload)
+    return sign(KIND, payload, key)
+
+
+def verify(
+    document: str,
+    public_key: KeySource,
+    *,
+    model: Path | None = None,
+    ledger: Path | None = None,
+    receipt: Path | None = None,
+) -> Verified:
+    """Checks signature and fields and, where given, the file of the model after, the ledger and the receipt.
+
+    Raises ``FedUnlearnError`` with one sentence at the first check that fails.
+    """
+    payload = opened(document, KIND, public_key)
+    try:
+        predicate = parsed(payload).predicate
+    except FedUnlearnError as error:
+        raise Refused(Refusal.BAD_FIELDS, str(error)) from None
+    signer = key_id(public_key)
+    checked = [
+        f"The signature is by the key {signer}, and the document is unchanged.",
+        "The fields are complete, and the claim follows from them.",
+    ]
+    unchecked = []
+    if model is None:
+        unchecked.append("Whether your model is the certified one: pass its file with --model.")
+    else:
+        checked.append(_check_model(model, predicate))
+    if ledger is None:
+        unchecked.append("Whether the ledger has the events behind the certificate: pass it with --ledger.")
+    else:
+        checked.append(_check_ledger(ledger, predicate, document))
+    if receipt is None:
+        unchecked.append("Whether the files of the request were purged: pass the receipt with --receipt.")
+    else:
+        checked.append(_check_receipt(receipt, document, public_key, ledger))
+    return Verified(predicate, signer, tuple(checked), tuple(unchecked))
+
+
+def read_certificate(path: Path) -> str:
+    """The document in a file; whoever uses it must verify it."""
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_DOCUMENT + 1).decode()
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise FedUnlearnError(f"{path} is not an erasure certificate: it is not text") from None
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of the bytes of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _check_model(path: Path, predicate: Predicate) -> str:
+    found, certified = file_sha256(path), predicate.model_after
+    if found != certified.file_sha256:
+        raise Refused(
+            Refusal.OTHER_MODEL,
+            f"{path} is not the certified model: the SHA-256 of the file is {found}, and the certificate "
+            f"names {certified.file_sha256}",
+        )
+    return f"{path} is the model after: the SHA-256 of the file matches."
+
+
+def _check_receipt(path: Path, document: str, public_key: KeySource, ledger: Path | None) -> str:
+    text = read_certificate(path)
+    receipt = opened(text, RECEIPT, public_key)
+    if receipt.get("certificate_sha256") != _digest(document):
+        raise Refused(Refusal.BAD_FIELDS, f"{path} is the receipt of another certificate")
+    if ledger is not None and not any(
+        entry.event == "purged" and entry.fields.get("receipt") == _digest(text) for entry in read(ledger)
+    ):
+        raise FedUnlearnError(f"{ledger} does not record the purge of {path}: copy the ledger again")
+    return f"{path} says that {receipt['deleted_files']} files were deleted and their key was destroyed."
+
+
+def _digest(document: str) -> str:
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def _check_ledger(path: Path, predicate: Predicate, document: str) -> str:
+    entries, stated = read(path), predicate.ledger
+    if not path.read_bytes().endswith(b"\n"):
+        raise FedUnlearnError(f"{path} ends within an entry: copy the ledger again")
+    if head_at(entries, stated.length) != stated.head:
+        raise FedUnlearnError(
+            f"{path} is not the ledger of the certificate: entry {stated.length} has another SHA-256 than "
+            "the certificate names"
+        )
+    if not any(entry.request == predicate.request.id for entry in entries[: stated.length]):
+        raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}")
+    if not any(entry.fields.get("certificate") == _digest(document) for entry in entries[stated.length :]):
+        raise FedUnlearnError(
+            f"{path} does not record this certificate: copy the ledger again, or ask the controller why"
+        )
+    return f"{path} is unbroken, and records the certificate after the {stated.length} entries that it names."

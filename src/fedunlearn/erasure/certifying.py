@@ -1,0 +1,207 @@
+"""What a certificate says about an answered request, from the ledger, the run and the audit."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..attestation import (
+    Artefact,
+    Backups,
+    Claimed,
+    Deletion,
+    EndState,
+    Grade,
+    Kept,
+    LedgerHead,
+    ModelAfter,
+    ModelBefore,
+    Notices,
+    Participants,
+    Predicate,
+    Procedure,
+    Purpose,
+    RequestFacts,
+    Retention,
+    Safety,
+    Scope,
+    StageFacts,
+)
+from ..attestation import Evidence as Tested
+from ..attestation.predicate import CODE
+from ..auditing import Evidence
+from ..core import ClientId, FedUnlearnError, Outcome, Phase, Status
+from ..core.hashes import model_hash
+from ..core.registry import method as methods
+from ..record import write
+from ..record.files import tensor_bytes
+from ..report.certificate import write_certificate_page
+from .certificate import issue
+from .desk import DAY, Case, Desk, Standing
+from .findings import evidence_entries, guard_counts, this_environment
+from .ledger import Entry
+
+CERTIFICATE = "certificate.json"
+PAGE = "certificate.html"
+MODEL = "model.safetensors"
+RETRAINED = "retrained"
+"""The folder of models that were retrained for the audit of a request."""
+DELETED = (
+    Artefact.ORIGINAL_MODEL,
+    Artefact.CHECKPOINTS,
+    Artefact.REQUEST,
+    Artefact.KEY,
+)
+KEPT = (
+    Kept(what=Artefact.CERTIFICATE, why=Purpose.ACCOUNTABILITY),
+    Kept(what=Artefact.LEDGER, why=Purpose.ACCOUNTABILITY),
+    Kept(what=Artefact.NONCE, why=Purpose.REPLAY),
+)
+KEPT_IF_CERTIFIED = (
+    Kept(what=Artefact.MODEL_AFTER, why=Purpose.SERVICE),
+    Kept(what=Artefact.SUPPRESSION, why=Purpose.SUPPRESSION),
+)
+
+
+def certify(
+    desk: Desk,
+    case: Case,
+    *,
+    end: Standing,
+    outcome: Outcome,
+    evidence: Evidence | None,
+    model: nn.Module,
+    method: str,
+    client: ClientId,
+    engine: str,
+) -> tuple[str, Predicate]:
+    """Signs the certificate of a request and writes it, with the model where that may be used.
+
+    Returns the document and what it says.
+    """
+    place, policy = desk.place(case.id), desk.policy
+    content = tensor_bytes(model.state_dict())
+    received, admitted, last = case.received, case.last("admitted"), case.last("received")
+    assert received and admitted and last and case.deadline is not None
+    closed = int(desk.clock())
+    entries, untested = evidence_entries(evidence, client)
+    tested = Tested(grade=Grade.G3 if evidence is None else Grade.G1, entries=entries, not_tested=untested)
+    head, length = desk.ledger.head
+    delete_by = closed + policy.keep_days * DAY
+    predicate = Predicate(
+        request=RequestFacts(
+            id=case.id,
+            pseudonym=last.fields["subject"],
+            scope=Scope.CLIENT,
+            legal_basis=policy.legal_basis,
+            received=received.time,
+            closed=max(closed, received.time),
+            deadline=case.deadline,
+            deadline_met=closed <= case.deadline if end is Standing.CERTIFIED else None,
+        ),
+        model_before=ModelBefore(sha256=admitted.fields["model"]),
+        model_after=ModelAfter(
+            sha256=model_hash(outcome.state),
+            file_sha256=hashlib.sha256(content).hexdigest(),
+            parameters=outcome.params.numel(),
+            buffers=len(outcome.state.buffers),
+        ),
+        procedure=Procedure(
+            method=method,
+            options={
+                name: value
+                for name, value in policy.options.items()
+                if isinstance(value, bool | int | float | str)
+            },
+            mode="guarded" if policy.guards.enabled else "faithful",
+            stages=tuple(_stages(methods[method](policy.stages, **policy.options), outcome)),
+            seed=policy.seed,
+            engine=engine,
+            clients=admitted.fields["retained"],
+        ),
+        safety=_safety(outcome),
+        evidence=tested,
+        claim=Claimed.of(EndState[end.name], tested),
+        retention=Retention(
+            to_delete=tuple(_deletions(place, admitted, delete_by)) if end is Standing.CERTIFIED else (),
+            key_id=desk.key(case.id).id,
+            kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is Standing.CERTIFIED else KEPT,
+            backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
+            backups_until=closed + policy.backup_days * DAY if policy.backup_days else None,
+        ),
+        environment=this_environment(),
+        ledger=LedgerHead(head=head, length=length),
+        notices=Notices(recipients_informed=policy.recipients),
+    )
+    document = issue(predicate, desk.controller_key)
+    if end is Standing.CERTIFIED:
+        write(place / MODEL, content, private=True)
+    write(place / CERTIFICATE, document.encode())
+    write_certificate_page(document, place / PAGE)
+    return document, predicate
+
+
+def check_words(method: str, engine: str, options: Mapping[str, Any]) -> None:
+    """Refuses, before anything runs, names that a certificate cannot state."""
+    for what, name in {"engine": engine, "method": method, **options}.items():
+        if isinstance(name, str) and re.fullmatch(CODE, name) is None:
+            raise FedUnlearnError(
+                f"a certificate cannot state {what} = {name!r:.80}: use up to 64 lower-case letters, digits, "
+                "dots, hyphens and underscores"
+            )
+
+
+def _deletions(place: Path, admitted: Entry, by: int) -> Iterator[Deletion]:
+    """What purging deletes."""
+    history = (Artefact.HISTORY,) if "history" in admitted.fields else ()
+    retrained = (Artefact.RETRAINED_MODELS,) if (place / RETRAINED).exists() else ()
+    for what in (*DELETED, *history, *retrained):
+        yield Deletion(what=what, by=by)
+
+
+def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
+    for number, phase in enumerate(phases):
+        rows = [row for row in outcome.metrics if row.get("phase") == number and row.get("round", 0)]
+        if not rows:
+            continue
+        stopped = rows[-1].get("status")
+        heard = [int(row.get("heard", 0)) for row in rows]
+        yield StageFacts(
+            stage=phase.stage,
+            rounds=len(rows),
+            planned=phase.rounds,
+            lr=phase.lr,
+            stop=Status(str(stopped)) if stopped else Status.DONE,
+            participants=Participants(fewest=min(heard), most=max(heard)),
+        )
+
+
+def _safety(outcome: Outcome) -> Safety:
+    refused, events = guard_counts(outcome.guards or {})
+    found = {
+        name: [float(row[name]) for row in outcome.metrics if name in row]
+        for name in ("sine", "amplification", "max_cosine", "distance")
+    }
+    return Safety(
+        refused=refused,
+        guard_events=events,
+        min_sin=min(found["sine"], default=None),
+        max_amplification=max(found["amplification"], default=None),
+        max_abs_cos=max(found["max_cosine"], default=None),
+        displacement=found["distance"][-1] if found["distance"] else None,
+    )
+
+
+def install(desk: Desk, certified: Entry) -> None:
+    """Puts the model of a certified request in the place of the one in production."""
+    path = desk.place(certified.request) / MODEL
+    content = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(content).hexdigest() != certified.fields["file"]:
+        raise FedUnlearnError(f"{path} is not the certified model: restore it from a copy")
+    if desk.policy.model is not None:
+        write(desk.folder / desk.policy.model, content, private=True)

@@ -1,0 +1,116 @@
+"""What a run found: the evidence, the state that the request ends in, and its certificate."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import warnings
+from typing import Any
+
+from ..attestation import verdict_of
+from ..auditing import Evidence, audit
+from ..core import FedUnlearnError, Metrics, Outcome, State, Status, vectors
+from ..core.hashes import model_hash
+from ..evidence import Verdict
+from .certifying import certify
+from .desk import Standing
+from .findings import evidence_entries
+from .work import Auditor, Work
+
+MEASURES = (
+    "asr",
+    "forget_acc",
+    "loss_target",
+    "r_acc",
+    "r_acc_worst",
+    "loss_retained",
+    "distance",
+    "coverage",
+)
+"""What the ledger tells of a stage: means over clients, never a value of an example."""
+ENDS = {
+    Status.NO_DIRECTION: Standing.NO_DIRECTION,
+    Status.GUARD_STOP: Standing.GUARD_STOP,
+    Status.MISSING_REPLY: Standing.PARTIAL,
+    Status.DIVERGED: Standing.ESCALATED,
+}
+"""How a request ends whose run failed."""
+
+
+def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | None) -> None:
+    """Collects the evidence, issues the certificate that follows from it, and tells how the request ended."""
+    evidence = None if outcome.status.failed else _evidence(work, before, outcome.state, auditor)
+    told = {entry.fields.get("stage") for entry in work.case.current if entry.event == "verified"}
+    if not outcome.status.failed and "end" not in told:
+        verdict = str((evidence and evidence.verdict) or "none").replace(" ", "-")
+        measured = found(outcome.metrics[-1], outcome.state, "end")
+        work.tell("verified", **measured, guards=dict(outcome.guards or {}), verdict=verdict)
+    module = copy.deepcopy(work.model)
+    vectors.load(module, outcome.state)
+    end = _end(outcome, evidence)
+    document, predicate = certify(
+        work.desk,
+        work.case,
+        outcome=outcome,
+        evidence=evidence,
+        end=end,
+        model=module,
+        method=work.method,
+        client=work.client,
+        engine=work.engine,
+    )
+    digest = hashlib.sha256(document.encode()).hexdigest()
+    after, claim = predicate.model_after, str(predicate.claim.claim)
+    more = {"file": after.file_sha256} if end is Standing.CERTIFIED else {"reason": _reason(outcome)}
+    work.tell(end, claim=claim, model=after.sha256, certificate=digest, **more)
+
+
+def found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
+    """What the ledger tells of the end of a stage."""
+    return {
+        "stage": stage,
+        "rounds": int(metrics["elapsed"]),
+        "model": model_hash(state),
+        "measures": {name: float(metrics[name]) for name in MEASURES if name in metrics},
+    }
+
+
+def target_missing(work: Work, outcome: Outcome) -> bool:
+    """Whether a run lacks the client that asked, and not somebody else."""
+    admitted = work.case.last("admitted")
+    if work.gone or admitted is None or not admitted.fields["asks"]:
+        return False
+    named = re.search(rf"(?<![\w.-]){re.escape(work.client)}(?![\w-]|\.\w)", outcome.reason)
+    return named is not None or work.client not in work.federation.present()
+
+
+def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) -> Evidence | None:
+    """What the clients find about the model; None where the client that asked is not there to measure."""
+    if work.gone or work.client not in work.federation.present():
+        return None
+    if auditor is not None:
+        return auditor(after, before)
+    try:
+        return audit(work.federation, after, targets=work.client, original=before)
+    except FedUnlearnError as error:
+        warnings.warn(f"the model was not audited: {error}", stacklevel=2)
+        return None
+
+
+def _end(outcome: Outcome, evidence: Evidence | None) -> Standing:
+    if outcome.status.failed:
+        return ENDS[outcome.status]
+    remembered = verdict_of(evidence_entries(evidence)[0]) is Verdict.UNDER
+    return Standing.ESCALATED if remembered or _unforgotten(outcome) else Standing.CERTIFIED
+
+
+def _reason(outcome: Outcome) -> str:
+    if outcome.status.failed:
+        return str(outcome.status)
+    return "not-forgotten" if _unforgotten(outcome) else "under-forgotten"
+
+
+def _unforgotten(outcome: Outcome) -> bool:
+    """Whether the measures of the run say that the client is not forgotten."""
+    return "unmoved" in (outcome.guards or {})

@@ -1,0 +1,275 @@
+"""The desk that answers erasure requests: its folder, its settings, and how requests stand."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from ..core import ClientId, FedUnlearnError, did_you_mean
+from ..record import fingerprint, json_bytes, read_json, write
+from .ledger import Entry, Ledger
+from .sealing import Key, key_in, read_key
+from .settings import Policy, read_policy
+
+DAY = 24 * 3600
+SUPPRESSED = "suppressed.json"
+"""Keyed hashes of the clients that were forgotten."""
+NONCES = "nonces"
+
+
+class Standing(StrEnum):
+    """How a request stands."""
+
+    RECEIVED = "received"
+    REFUSED = "refused"
+    AUTHENTICATED = "authenticated"
+    ADMITTED = "admitted"
+    UNLEARNING = "unlearning"
+    VERIFIED = "verified"
+    RECOVERING = "recovering"
+    CERTIFIED = "certified"
+    PARTIAL = "partial"
+    NO_DIRECTION = "no_direction"
+    GUARD_STOP = "guard_stop"
+    ESCALATED = "escalated"
+    PURGED = "purged"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is done unless somebody decides so."""
+        return self in ENDS
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client waits for somebody's decision."""
+        return self in FAILURES
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits for its erasure."""
+        return self not in (Standing.REFUSED, Standing.CERTIFIED, Standing.PURGED)
+
+
+FAILURES = (Standing.PARTIAL, Standing.NO_DIRECTION, Standing.GUARD_STOP, Standing.ESCALATED)
+WORK = (Standing.ADMITTED, Standing.UNLEARNING, Standing.VERIFIED, Standing.RECOVERING)
+ENDS = (Standing.REFUSED, Standing.CERTIFIED, *FAILURES, Standing.PURGED)
+
+AFTER: dict[Standing | None, tuple[Standing, ...]] = {
+    None: (Standing.RECEIVED, Standing.REFUSED),
+    Standing.RECEIVED: (Standing.RECEIVED, Standing.AUTHENTICATED, Standing.REFUSED),
+    Standing.REFUSED: (Standing.RECEIVED, Standing.REFUSED),
+    Standing.AUTHENTICATED: (Standing.ADMITTED, Standing.PURGED),
+    Standing.ADMITTED: (Standing.UNLEARNING, Standing.PURGED),
+    Standing.UNLEARNING: (Standing.VERIFIED, Standing.RECOVERING, *FAILURES, Standing.PURGED),
+    Standing.RECOVERING: (Standing.VERIFIED, *FAILURES, Standing.PURGED),
+    Standing.VERIFIED: (
+        Standing.VERIFIED,
+        Standing.RECOVERING,
+        Standing.CERTIFIED,
+        *FAILURES,
+        Standing.PURGED,
+    ),
+    **dict.fromkeys(FAILURES, (Standing.ADMITTED, Standing.PURGED)),
+    Standing.CERTIFIED: (Standing.PURGED,),
+    Standing.PURGED: (),
+}
+"""Which states may follow each."""
+
+NEXT_STEPS = {
+    Standing.RECEIVED: "hand the request in again: fedunlearn erase",
+    Standing.REFUSED: "none; the client may sign a new request",
+    Standing.AUTHENTICATED: "look at the plan, then fedunlearn erase",
+    Standing.ADMITTED: "continue with fedunlearn erase",
+    Standing.UNLEARNING: "continue with fedunlearn erase",
+    Standing.RECOVERING: "continue with fedunlearn erase",
+    Standing.VERIFIED: "continue with fedunlearn erase",
+    Standing.CERTIFIED: "send the certificate; fedunlearn purge",
+    Standing.PARTIAL: "the client did not stay: wait for it and erase again, or retrain without it",
+    Standing.NO_DIRECTION: "no step forgets without harm to others: erase again with another method",
+    Standing.GUARD_STOP: "look at the warnings, then erase again with another method",
+    Standing.ESCALATED: "decide: erase again with another method, or withdraw the model",
+    Standing.PURGED: "none",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request as the ledger tells it."""
+
+    id: str
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        before: Standing | None = None
+        for entry in self.entries:
+            if entry.event in _STATES:
+                now = Standing(entry.event)
+                if now not in AFTER[before]:
+                    raise FedUnlearnError(
+                        f"the ledger says that request {self.id} was {now} after it was {before}, which "
+                        "cannot be: restore the ledger from a copy"
+                    )
+                before = now
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(next(entry.event for entry in reversed(self.entries) if entry.event in _STATES))
+
+    @property
+    def deadline(self) -> int | None:
+        """When the client must have an answer, in seconds since 1970: handing in again gains no time."""
+        return self.received.fields["deadline"] if self.received else None
+
+    @property
+    def received(self) -> Entry | None:
+        """The first receipt."""
+        return next((entry for entry in self.entries if entry.event == "received"), None)
+
+    @property
+    def purging(self) -> bool:
+        """Whether its files are being deleted, or have been."""
+        return self.last("purging") is not None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether its model may still replace the one in production without anybody's decision."""
+        return not self.purging and (
+            self.standing in WORK or (self.standing is Standing.CERTIFIED and self.last("installed") is None)
+        )
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its client can hand in no other."""
+        return self.under_way or (
+            self.standing.open and self.standing is not Standing.RECEIVED and not self.purging
+        )
+
+    @property
+    def attempt(self) -> int:
+        """How often a method has been tried."""
+        return sum(entry.event == "unlearning" for entry in self.entries)
+
+    @property
+    def current(self) -> tuple[Entry, ...]:
+        """The entries of the last attempt."""
+        starts = [n for n, entry in enumerate(self.entries) if entry.event == "unlearning"]
+        return self.entries[starts[-1] :] if starts else ()
+
+    @property
+    def next_step(self) -> str:
+        if self.purging and self.standing is not Standing.PURGED:
+            return "finish with fedunlearn purge"
+        return NEXT_STEPS[self.standing]
+
+    def last(self, event: str) -> Entry | None:
+        return next((entry for entry in reversed(self.entries) if entry.event == event), None)
+
+
+_STATES = frozenset(map(str, Standing))
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder in which requests are answered."""
+
+    folder: Path
+    policy: Policy
+    ledger: Ledger = field(compare=False)
+    clock: Callable[[], float] = time.time
+
+    @property
+    def controller_key(self) -> Path:
+        return self.folder / self.policy.controller_key
+
+    def place(self, request: str) -> Path:
+        """The folder of a request."""
+        return self.folder / "requests" / request
+
+    def key(self, request: str) -> Key:
+        """The key of a request, as long as it has not been destroyed."""
+        path, received = self.place(request) / "key", self.case(request).last("received")
+        key = read_key(path)
+        if received is None or key.id != received.fields["key"]:
+            raise FedUnlearnError(f"{path} is not the key of request {request}: restore it from a copy")
+        return key
+
+    def document(self, request: str) -> str:
+        """The signed request, as long as it has not been purged."""
+        path, received = self.place(request) / "request.json", self.case(request).last("received")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise FedUnlearnError(f"cannot read {path}: {error.strerror}; restore it from a copy") from None
+        if received is None or hashlib.sha256(content).hexdigest() != received.fields["document"]:
+            raise FedUnlearnError(f"{path} is not as it was received: restore it from a copy")
+        return content.decode()
+
+    def case(self, request: str) -> Case:
+        entries = self.ledger.of(request)
+        if not entries:
+            known = sorted({entry.request for entry in self.ledger.entries})
+            raise FedUnlearnError(f"there is no request {request!r}{did_you_mean(request, known)}")
+        return Case(request, entries)
+
+    def cases(self) -> list[Case]:
+        """All requests in the order of their first entries."""
+        entries = self.ledger.entries
+        by_request: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_request.setdefault(entry.request, []).append(entry)
+        return [Case(request, tuple(found)) for request, found in by_request.items()]
+
+    def forgotten(self, clients: Iterable[ClientId]) -> list[ClientId]:
+        """Those clients that this desk has forgotten; it keeps no list of names, only keyed hashes."""
+        hashes = self._suppressed()
+        if not hashes:
+            return []
+        key = read_key(self.folder / "suppression.key")
+        return sorted(client for client in clients if key.pseudonym(client) in hashes)
+
+    def suppress(self, request: str, client: ClientId) -> None:
+        """Leaves a client out of every later request; the ledger hears of the list before it is written."""
+        hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
+        hashes = sorted({*hashes, key.pseudonym(client)})
+        digest, told = fingerprint([key.id, *hashes]), self.case(request).last("installing")
+        if told is None:
+            self.ledger.append(request, "installing", suppressed=digest)
+        elif told.fields["suppressed"] != digest:
+            raise FedUnlearnError(
+                f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy"
+            )
+        write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
+
+    def _suppressed(self) -> list[str]:
+        """The keyed hashes, refused unless they are as the ledger says, or as it announces them."""
+        path, confirmed, announced = self.folder / SUPPRESSED, "", {}
+        for entry in self.ledger.entries:
+            if entry.event == "installing":
+                announced[entry.request] = entry.fields["suppressed"]
+            elif entry.event == "installed":
+                confirmed = announced.pop(entry.request, confirmed)
+        hashes = read_json(path) if path.exists() else []
+        found = fingerprint([read_key(self.folder / "suppression.key").id, *hashes]) if hashes else ""
+        if found not in (confirmed, *announced.values()):
+            raise FedUnlearnError(
+                f"{path} does not list the clients that were forgotten, or suppression.key is not its key: "
+                "restore both from a copy"
+            )
+        return hashes
+
+    def models(self) -> set[str]:
+        """The hashes of all models that this desk has served."""
+        return {
+            entry.fields["model"] for entry in self.ledger.entries if entry.event in ("admitted", "installed")
+        }
+
+
+def open_desk(folder: Path | str, *, clock: Callable[[], float] = time.time) -> Desk:
+    """The desk in a folder that holds a ``desk.toml``."""
+    place = Path(folder)
+    policy = read_policy(place)
+    return Desk(place, policy, Ledger(place / "ledger.jsonl", place / policy.controller_key, clock), clock)

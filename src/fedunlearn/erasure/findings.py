@@ -1,0 +1,284 @@
+"""What an audit and a run found, as entries of a certificate: codes and rounded numbers, no names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from ..attestation import Entry, Environment, GuardEvent, Measure, NotTested, Range, Role, bucket
+from ..attestation.words import ALWAYS_UNTESTED
+from ..auditing import Evidence, TargetEvidence
+from ..core import ClientId, FedUnlearnError, Reason
+from ..core.registry import did_you_mean
+from ..evidence import CanaryFinding, Comeback, Finding, Interval, Rate, TailRate, Verdict
+from ..record import environment
+
+FINE, COARSE = 3, 2
+"""Decimals. Those of shares are fewer: the interval of a share tells how many examples there are."""
+
+
+def evidence_entries(
+    evidence: Evidence | None, target: ClientId | None = None
+) -> tuple[tuple[Entry, ...], tuple[NotTested, ...]]:
+    """The entries of a certificate about one target, and what was not tested; None is no audit.
+
+    Without ``target`` the evidence must be about one target only.
+    """
+    if evidence is None:
+        return (), (NotTested.EVERYTHING, NotTested.RETAINED, *ALWAYS_UNTESTED)
+    found = _target(evidence, target)
+    entries = (
+        *_findings(found),
+        *_rates(found),
+        *_distances(found),
+        *(canary_entry(each) for name, each in found.canaries.items() if name == "model"),
+        *_utility(evidence),
+        *_relearning(evidence),
+    )
+    return entries, tuple(_not_tested(evidence, {entry.measure for entry in entries}))
+
+
+def canary_entry(found: CanaryFinding) -> Entry:
+    """What planted canaries show; an alarm, or nothing."""
+    verdict, interval = None, None
+    if found.bound is not None and found.reverse is not None:
+        low, high = found.bound.accuracy_low, 1 - found.reverse.accuracy_low
+        # Each bound is one-sided, so both together have twice the error of one.
+        interval = Interval(low, high, 2 * found.bound.confidence - 1)
+        verdict = Verdict.UNDER if low > 0.5 else Verdict.OVER if high < 0.5 else None
+    return _entry(
+        Measure.CANARIES,
+        found.correct / found.guesses,
+        interval=interval,
+        reference=0.5,
+        verdict=verdict,
+        n=found.guesses,
+        decimals=COARSE,
+    )
+
+
+def guard_counts(codes: Mapping[str, int]) -> tuple[dict[Reason, int], dict[GuardEvent, int]]:
+    """The refused updates and the events of ``Outcome.guards`` in the words of a certificate."""
+    refused: Counter[Reason] = Counter()
+    events: Counter[GuardEvent] = Counter()
+    for code, count in codes.items():
+        kind, _, detail = code.partition(":")
+        if kind == "refused":
+            refused[Reason(detail)] += count
+        else:
+            events[_EVENTS.get(code) or _EVENTS.get(kind, GuardEvent.OTHER)] += count
+    return dict(refused), dict(events)
+
+
+_EVENTS = {
+    "shortened": GuardEvent.SHORTENED,
+    "cut:amplification": GuardEvent.AMPLIFICATION,
+    "cut:step": GuardEvent.STEP,
+    "halved": GuardEvent.HALVED,
+    "stopped": GuardEvent.STOPPED,
+    "untried": GuardEvent.UNTRIED,
+    "unmeasured": GuardEvent.UNMEASURED,
+    "unmoved": GuardEvent.NOT_FORGOTTEN,
+}
+
+
+def this_environment(*, git_commit: str | None = None, lock_sha256: str | None = None) -> Environment:
+    """The environment of this process."""
+    found = environment()
+    return Environment(
+        fedunlearn=found["fedunlearn"],
+        python=found["python"],
+        torch=found["torch"],
+        cpu_capability=found["cpu_capability"],
+        threads=torch.get_num_threads(),
+        platform=found["system"],
+        git_commit=git_commit,
+        lock_sha256=lock_sha256,
+    )
+
+
+def _target(evidence: Evidence, target: ClientId | None) -> TargetEvidence:
+    if target is None:
+        if len(evidence.targets) != 1:
+            raise FedUnlearnError(
+                f"the audit is about {len(evidence.targets)} targets, and a certificate about one: name it"
+            )
+        return next(iter(evidence.targets.values()))
+    if target not in evidence.targets:
+        hint = did_you_mean(target, evidence.targets)
+        raise FedUnlearnError(f"the audit is not about {target!r}{hint}: name a target of it")
+    return evidence.targets[target]
+
+
+def _findings(found: TargetEvidence) -> Iterator[Entry]:
+    if found.finding.verdict is not None:
+        yield _finding(Measure.AUC, found.finding)
+    if found.original is not None:
+        yield _finding(Measure.AUC_BEFORE, found.original)
+    if found.tail is not None:
+        alarm = found.tail.verdict is not None and found.tail.verdict.alarm
+        yield _finding(Measure.AUC_HARDEST, found.tail if alarm else replace(found.tail, verdict=None))
+    losses = found.losses or (found.finding if found.finding.verdict is None else None)
+    if losses is not None:
+        yield _finding(Measure.AUC_LOSSES, losses)
+
+
+def _finding(measure: Measure, found: Finding) -> Entry:
+    alarm = found.verdict is not None and found.verdict.alarm
+    return _entry(
+        measure,
+        found.auc,
+        interval=found.interval,
+        reference=found.reference_auc,
+        difference=found.difference,
+        difference_interval=found.alarm_interval if alarm else found.difference_interval,
+        margin=found.margin,
+        n=min(found.n_forgotten, found.n_unseen),
+        verdict=found.verdict,
+    )
+
+
+def _rates(found: TargetEvidence) -> Iterator[Entry]:
+    for title, measure in (("1 %", Measure.TPR_1), ("0.1 %", Measure.TPR_01)):
+        if rates := found.tpr.get(title):
+            least = min(found.finding.n_forgotten, found.finding.n_unseen)
+            yield _tail(measure, rates, least)
+    shares = {
+        Measure.PROBE: found.probe,
+        Measure.BACKDOOR: found.asr,
+        Measure.BACKDOOR_UNSEEN: found.asr_unseen,
+    }
+    for measure, each in shares.items():
+        if each:
+            yield _share(measure, each)
+
+
+def _tail(measure: Measure, rates: Mapping[str, TailRate], n: int) -> Entry:
+    ours, theirs = rates["model"], rates.get("retrained")
+    reference = None if theirs is None else theirs.tpr
+    return _entry(measure, ours.tpr, interval=ours.interval, reference=reference, n=n)
+
+
+def _share(measure: Measure, rates: Mapping[str, Rate]) -> Entry:
+    ours, theirs = rates["model"], rates.get("retrained")
+    return _entry(
+        measure,
+        ours.share,
+        interval=ours.interval,
+        reference=None if theirs is None else theirs.share,
+        difference=ours.gap,
+        difference_interval=ours.gap_interval,
+        n=ours.n,
+        decimals=COARSE,
+    )
+
+
+def _distances(found: TargetEvidence) -> Iterator[Entry]:
+    ours, again = found.distance.get("model"), found.distance.get("again")
+    if ours is not None:
+        for measure, kind in ((Measure.JS_FORGOTTEN, "forgotten"), (Measure.JS_UNSEEN, "unseen")):
+            reference = None if again is None else getattr(again, kind)
+            yield _entry(measure, getattr(ours, kind), reference=reference)
+
+
+def _utility(evidence: Evidence) -> Iterator[Entry]:
+    if tug := evidence.tug_of_war.get("model"):
+        again = evidence.tug_of_war.get("again")
+        reference = None if again is None else again.value
+        yield _entry(Measure.TOW, tug.value, reference=reference, by=Role.ALL)
+    clients = evidence.influence.get("accuracy", {})
+    retained = [found for client, found in clients.items() if client not in evidence.targets]
+    if retained:
+        worst = min(retained, key=lambda found: found.difference)
+        mean = [
+            sum(values) / len(retained)
+            for values in zip(*((f.value, f.retrained) for f in retained), strict=True)
+        ]
+        for measure, (ours, theirs) in (
+            (Measure.RETAINED_MEAN, mean),
+            (Measure.RETAINED_WORST, (worst.value, worst.retrained)),
+        ):
+            yield _entry(
+                measure, ours, reference=theirs, difference=ours - theirs, by=Role.RETAINED, decimals=COARSE
+            )
+
+
+def _relearning(evidence: Evidence) -> Iterator[Entry]:
+    if evidence.relearning is None:
+        return
+    for measure, found, by in (
+        (Measure.RELEARN_POSTTRAINING, evidence.relearning.posttraining, Role.RETAINED),
+        (Measure.RELEARN_FINETUNING, evidence.relearning.finetuning, Role.TARGET),
+    ):
+        if found.threshold is not None:
+            yield _comeback(measure, found, by)
+
+
+def _comeback(measure: Measure, found: Comeback, by: Role) -> Entry:
+    return _entry(measure, found.rounds, reference=found.rounds_retrained, by=by)
+
+
+def _not_tested(evidence: Evidence, measured: set[Measure]) -> Iterator[NotTested]:
+    judged = Measure.AUC in measured
+    for fine, untested in (
+        (judged, NotTested.RETRAINING),
+        (not judged or _second(evidence), NotTested.SECOND_RETRAINING),
+        (Measure.AUC_BEFORE in measured, NotTested.CONTROL),
+        (Measure.AUC_HARDEST in measured or not judged, NotTested.HARDEST),
+        ({Measure.TPR_1, Measure.TPR_01} <= measured, NotTested.LOW_FPR),
+        (Measure.JS_FORGOTTEN in measured, NotTested.OUTPUTS),
+        (Measure.PROBE in measured, NotTested.HIDDEN),
+        (Measure.BACKDOOR in measured, NotTested.BACKDOOR),
+        (Measure.CANARIES in measured, NotTested.CANARIES),
+        ({Measure.RELEARN_POSTTRAINING, Measure.RELEARN_FINETUNING} & measured, NotTested.RELEARNING),
+        (Measure.RETAINED_MEAN in measured, NotTested.RETAINED),
+        (not evidence.missing, NotTested.SOME_RETAINED),
+    ):
+        if not fine:
+            yield untested
+    yield from ALWAYS_UNTESTED
+
+
+def _second(evidence: Evidence) -> bool:
+    return any(found.floor is not None for found in evidence.influence.get("accuracy", {}).values())
+
+
+def _entry(
+    measure: Measure,
+    value: float | None,
+    *,
+    interval: Interval | None = None,
+    reference: float | None = None,
+    difference: float | None = None,
+    difference_interval: Interval | None = None,
+    margin: float | None = None,
+    n: int | None = None,
+    verdict: Verdict | None = None,
+    by: Role = Role.TARGET,
+    decimals: int = FINE,
+) -> Entry:
+    def rounded(number: float | None) -> float | None:
+        return None if number is None else round(float(number), decimals) + 0.0
+
+    def ranged(found: Interval | None) -> Range | None:
+        if found is None:
+            return None
+        low, high = round(found.low, decimals) + 0.0, round(found.high, decimals) + 0.0
+        return Range(low=low, high=high, level=round(found.level, 6))
+
+    return Entry(
+        measure=measure,
+        definition=measure.page,
+        value=rounded(value),
+        interval=ranged(interval),
+        reference=rounded(reference),
+        difference=rounded(difference),
+        difference_interval=ranged(difference_interval),
+        margin=margin,
+        n=None if n is None else bucket(n),
+        verdict=verdict,
+        computed_by=by,
+    )

@@ -1,0 +1,121 @@
+"""How a request comes in: authenticated, or refused with its own reason."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ..authority import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
+from ..core import ClientId, FedUnlearnError
+from ..record import locked, write
+from ..record.files import explained, remove_partial
+from .desk import DAY, NONCES, Case, Desk, Standing
+from .sealing import destroy, key_in
+
+
+def identify(document: str) -> str:
+    """The name of a request: the beginning of its digest. It holds a random nonce, so nobody can guess it."""
+    return hashlib.sha256(document.encode(errors="replace")).hexdigest()[:16]
+
+
+def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
+    """Takes a signed request in and authenticates it; one that is refused leaves a reason, and nothing else.
+
+    ``model_sha256`` is the hash of the model in production; a request may also name one that this desk has
+    served before. The same document again is the same request.
+    """
+    with locked(desk.folder / "reception.lock", wait=True):
+        return _receive(desk, document, model_sha256)
+
+
+def _receive(desk: Desk, document: str, model_sha256: str | None) -> Case:
+    desk.ledger.settle()
+    with explained(desk.folder / NONCES):
+        remove_partial(desk.folder / NONCES)
+    request, digest = identify(document), hashlib.sha256(document.encode(errors="replace")).hexdigest()
+    known = desk.ledger.of(request)
+    before = Case(request, known).standing if known else None
+    if before not in (None, Standing.RECEIVED, Standing.REFUSED):
+        return Case(request, known)
+    try:
+        client = stated_client(document)
+        if before is Standing.REFUSED:
+            examine(desk, document, model_sha256)
+        if before is not Standing.RECEIVED or not _has_key(desk, request):
+            _begin(desk, request, digest, client)
+        checked = examine(desk, document, model_sha256)
+        use_nonce(desk.folder / NONCES, checked, request)
+    except Refused as refusal:
+        _forget_refused(desk, request)
+        entries = desk.ledger.of(request)
+        if not entries or entries[-1].event != "refused" or entries[-1].fields["reason"] != refusal.reason:
+            desk.ledger.append(request, "refused", document=digest, reason=str(refusal.reason))
+        raise
+    write(desk.place(request) / "request.json", document.encode(), private=True)
+    signer = key_id(desk.folder / desk.policy.clients[client])
+    desk.ledger.append(request, "authenticated", signer=desk.key(request).pseudonym(signer))
+    return desk.case(request)
+
+
+def _has_key(desk: Desk, request: str) -> bool:
+    """Whether the key is there; a kill may have left a refused request without it."""
+    try:
+        return bool(desk.key(request))
+    except FedUnlearnError:
+        return False
+
+
+def _begin(desk: Desk, request: str, digest: str, client: ClientId) -> None:
+    """Makes the key of a request and tells of its receipt."""
+    destroy(desk.place(request) / "key")
+    key = key_in(desk.place(request) / "key")
+    deadline = int(desk.clock()) + desk.policy.deadline_days * DAY
+    subject = key.pseudonym(client)
+    desk.ledger.append(
+        request, "received", document=digest, subject=subject, scope="client", deadline=deadline, key=key.id
+    )
+
+
+def examine(desk: Desk, document: str, model_sha256: str | None = None) -> ErasureRequest:
+    """The request that a document states, if the desk would take it in; any other is refused."""
+    request, client = identify(document), stated_client(document)
+    if client not in desk.policy.clients:
+        raise Refused(
+            Refusal.UNKNOWN_KEY,
+            f"no client of this desk is called {client!r:.100}: list its public key under [clients] in "
+            "desk.toml",
+        )
+    checked = check_request(
+        document,
+        client=client,
+        federation=desk.policy.federation,
+        model_sha256=None,
+        public_key=desk.folder / desk.policy.clients[client],
+        now=desk.clock(),
+    )
+    if desk.forgotten([client]):
+        raise Refused(Refusal.FORGOTTEN, "this client has been forgotten already")
+    served = desk.models() | ({model_sha256} if model_sha256 else set())
+    if served and checked.model_sha256 not in served:
+        raise Refused(
+            Refusal.OTHER_MODEL, "the request names a model that this desk does not serve: sign a new one"
+        )
+    for other in desk.cases():
+        received = other.last("received")
+        if other.id == request or received is None or not other.waiting:
+            continue
+        if desk.key(other.id).pseudonym(client) == received.fields["subject"]:
+            raise Refused(
+                Refusal.STILL_OPEN, f"request {other.id} of this client is still open: finish it first"
+            )
+    return checked
+
+
+def _forget_refused(desk: Desk, request: str) -> None:
+    """Nothing of a refused request stays but its digest and the reason."""
+    place = desk.place(request)
+    if place.exists():
+        (place / "request.json").unlink(missing_ok=True)
+        destroy(place / "key")
+        for leftover in place.iterdir():
+            leftover.unlink()
+        place.rmdir()

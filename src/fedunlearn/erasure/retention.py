@@ -1,0 +1,115 @@
+"""After the certificate: what a request needed is deleted, and a signed receipt says so."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from ..authority import sign
+from ..core import FedUnlearnError
+from ..record import locked, write
+from ..record.files import explained
+from .certificate import RECEIPT
+from .certifying import CERTIFICATE, MODEL, PAGE
+from .desk import DAY, Case, Desk, Standing
+from .sealing import destroy
+
+KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
+"""What stays in the folder of a request; everything else is deleted."""
+
+
+def due(desk: Desk, case: Case) -> bool:
+    """Whether the time for which a certified request's files are kept is over."""
+    certified = case.last("certified")
+    waited = certified is not None and desk.clock() >= certified.time + desk.policy.keep_days * DAY
+    return waited and case.standing is Standing.CERTIFIED
+
+
+def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
+    """Deletes what a request needed, destroys its key and signs a receipt; a second call finishes the first.
+
+    What was encrypted with the key cannot be read any more, wherever copies of it are. A request that has not
+    been answered is refused unless ``withdrawn`` says that the client no longer asks.
+    """
+    with locked(desk.folder / "work.lock"):
+        desk.ledger.settle()
+        case, place = desk.case(request), desk.place(request)
+        if case.standing is Standing.PURGED:
+            _check_kept(case, place)
+            return case
+        if case.standing in (Standing.RECEIVED, Standing.REFUSED):
+            raise FedUnlearnError(f"request {request} is {case.standing}: there is nothing to purge")
+        if case.standing is Standing.CERTIFIED and case.last("installed") is None:
+            raise FedUnlearnError(
+                f"the model of request {request} is not in service yet: continue with fedunlearn erase"
+            )
+        begun = case.last("purging")
+        if begun is None and case.standing is not Standing.CERTIFIED and not withdrawn:
+            raise FedUnlearnError(
+                f"request {request} is {case.standing}, so it has not been answered: purge it only if the "
+                "client has withdrawn it (--withdrawn)"
+            )
+        if begun is None:
+            doomed = [path for path in _all_but_kept(place) if path.is_file() and path.suffix != ".partial"]
+            received = case.last("received")
+            assert received is not None
+            begun = desk.ledger.append(request, "purging", key=received.fields["key"], files=len(doomed))
+        deleted = begun.fields["files"]
+        destroy(place / "key")
+        _delete(place)
+        _delete_earlier(desk, case)
+        named = next(
+            (e.fields["certificate"] for e in reversed(case.entries) if "certificate" in e.fields), None
+        )
+        receipt = sign(
+            RECEIPT,
+            {
+                "request": request,
+                "certificate_sha256": named,
+                "destroyed_key": begun.fields["key"],
+                "deleted_files": deleted,
+                "kept": [name for name in KEPT if (place / name).exists() or name == "purge.json"],
+                "ledger_entry": begun.sha256,
+                "time": begun.time,
+            },
+            desk.controller_key,
+        )
+        write(place / "purge.json", receipt.encode())
+        digest = hashlib.sha256(receipt.encode()).hexdigest()
+        desk.ledger.append(request, "purged", files=deleted, receipt=digest)
+        return desk.case(request)
+
+
+def _delete_earlier(desk: Desk, case: Case) -> None:
+    """Deletes the model of the request before: it is the one that this request had to replace."""
+    admitted = case.last("admitted")
+    if admitted is None or case.last("installed") is None:
+        return
+    for other in desk.cases():
+        certified = other.last("certified")
+        if other.id != case.id and certified and certified.fields["model"] == admitted.fields["model"]:
+            path = desk.place(other.id) / MODEL
+            with explained(path):
+                path.unlink(missing_ok=True)
+
+
+def _check_kept(case: Case, place: Path) -> None:
+    """Refuses a certificate, receipt or model that is not as the ledger says; the model may be gone."""
+    told = {name: value for entry in case.entries for name, value in entry.fields.items()}
+    for name, field in ((CERTIFICATE, "certificate"), ("purge.json", "receipt"), (MODEL, "file")):
+        path = place / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+        if found != told.get(field) and not (name == MODEL and found is None):
+            raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy")
+
+
+def _all_but_kept(place: Path) -> list[Path]:
+    return [path for path in place.rglob("*") if path.relative_to(place).as_posix() not in KEPT]
+
+
+def _delete(place: Path) -> None:
+    for path in sorted(place.glob("*")):
+        if path.name not in KEPT:
+            with explained(path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,81 @@
+"""Models that are retrained in the federation itself, so that an audit on any engine can reach a verdict."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from ..auditing import Evidence, audit
+from ..authority import stated_client
+from ..core import Federation, State, require, vectors
+from ..core.seeds import derive
+from ..experiment.references import Show, unseen
+from ..server import forget
+from .certifying import RETRAINED
+from .desk import Desk
+
+
+def against_retraining(
+    desk: Desk,
+    request: str,
+    federation: Federation,
+    model: nn.Module,
+    *,
+    rounds: int,
+    number: int = 2,
+    build: Callable[[], nn.Module] | None = None,
+    show: Show = unseen,
+) -> Callable[[State, State], Evidence]:
+    """An auditor for ``erase`` that first retrains models without the client, as long as training took.
+
+    It trains one or two (``number``) for so many ``rounds``, with the desk's ``schedule.pretrain_lr`` and
+    ``[training]``: all three must be those of the model's own training. They lie encrypted in the folder of
+    the request, where a training that was stopped continues and a purge deletes them. The client must stay
+    online until the end, because it compares the models on its own data. ``show`` makes the listener of each
+    training.
+    """
+    require(number in (1, 2), "number", number, "1 or 2")
+
+    def compare(after: State, original: State) -> Evidence:
+        policy, client = desk.policy, stated_client(desk.document(request))
+        guards = policy.guards.guards()
+        # Training tries no step before it takes it, and a retraining that did would ask three times as often.
+        guards = None if guards is None else replace(guards, utility=False)
+        retrained = []
+        for which in range(1, number + 1):
+            module = copy.deepcopy(model)
+            vectors.load(module, original)
+            with show(f"retraining-{which}") as listener:
+                forget(
+                    federation,
+                    module,
+                    client,
+                    desk.place(request) / RETRAINED / str(which),
+                    method="retrain",
+                    schedule=policy.stages,
+                    training=policy.local_training,
+                    participation=policy.taking_part,
+                    build=build,
+                    seed=derive("retraining", policy.seed),
+                    guards=guards,
+                    without=desk.forgotten(federation.present()),
+                    cipher=desk.key(request),
+                    listeners=[listener],
+                    rounds=rounds,
+                    number=which,
+                )
+            retrained.append(module)
+        return audit(
+            federation,
+            after,
+            targets=client,
+            retrained=retrained[0],
+            again=retrained[1] if number == 2 else None,
+            original=original,
+            clients={client, *federation.present()}.difference(desk.forgotten(federation.present())),
+        )
+
+    return compare

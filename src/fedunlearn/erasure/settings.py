@@ -1,0 +1,126 @@
+"""The settings of a desk, ``desk.toml``: who may ask, how requests are answered, what is kept how long."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from ..attestation import LegalBasis
+from ..core import FedUnlearnError, LocalTraining
+from ..core.registry import method as methods
+from ..driver import Participation
+from ..experiment.problems import first_problem
+from ..experiment.settings import Count, GuardsPlan, Natural, ParticipationPlan, Place, Rate, Table, Training
+from ..methods import Schedule
+from ..options import check_options
+
+SETTINGS = "desk.toml"
+
+
+class Stages(Table):
+    """Rounds and learning rates of the method."""
+
+    unlearn_rounds: Natural = Schedule.unlearn_rounds
+    """Rounds of unlearning."""
+    unlearn_lr: Rate = Schedule.unlearn_lr
+    """Learning rate of unlearning."""
+    recover_rounds: Natural = Schedule.recover_rounds
+    """Rounds of recovery."""
+    recover_lr: Rate = Schedule.recover_lr
+    """Learning rate of recovery."""
+    pretrain_lr: Rate = Schedule.pretrain_lr
+    """Learning rate of methods that train a new model."""
+
+
+class DeskGuards(GuardsPlan):
+    """Limits on what a single client can do to the model; on."""
+
+    enabled: bool = True
+    """If false, the guards are off."""
+
+
+class Simulation(Table):
+    """A federation that is simulated on this machine, to practise."""
+
+    experiment: Place
+    """The experiment file that says which clients hold which data."""
+    retrainings: Annotated[int, Field(ge=0, le=2)] = 2
+    """Models retrained without the target, as long as the model was trained: a verdict needs one."""
+
+
+class Policy(Table):
+    """How a desk answers requests."""
+
+    federation: Annotated[str, Field(min_length=1, max_length=200)]
+    """The name that requests state."""
+    controller_key: Place
+    """The private key that signs certificates and the ledger."""
+    clients: dict[str, Place] = Field(default={})
+    """Public key of each client that may ask."""
+    model: Place | None = None
+    """The model in production: a safetensors file, replaced when a request is certified."""
+    method: str = ""
+    """Name of a method; if empty, the plan chooses one."""
+    options: dict[str, Any] = Field(default={})
+    """Options of the method."""
+    seed: Natural = 1
+    """Seed of all randomness."""
+    deadline_days: Count = 30
+    """Days to answer a request, counted from its receipt."""
+    keep_days: Natural = 0
+    """Days for which encrypted models and histories are kept after certification."""
+    smallest: Natural = 32
+    """A client with fewer examples is not asked to unlearn: its updates would reveal them."""
+    legal_basis: LegalBasis = LegalBasis.NOT_STATED
+    """A code for why data is erased, printed on the certificate."""
+    recipients: Natural = 0
+    """Number of recipients of the model who are told about the erasure."""
+    backup_days: Natural = 0
+    """Days until backups of the desk and the model expire, printed on the certificate."""
+    schedule: Stages = Stages()
+    training: Training = Training()
+    participation: ParticipationPlan = ParticipationPlan(redo=2)
+    guards: DeskGuards = DeskGuards()
+    simulation: Simulation | None = None
+
+    @property
+    def stages(self) -> Schedule:
+        return Schedule(**self.schedule.model_dump())
+
+    @property
+    def local_training(self) -> LocalTraining:
+        return LocalTraining(**self.training.model_dump())
+
+    @property
+    def taking_part(self) -> Participation:
+        return Participation(**self.participation.model_dump())
+
+
+def read_policy(folder: Path) -> Policy:
+    """The settings of the desk in a folder; paths in them are relative to it."""
+    path = folder / SETTINGS
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedUnlearnError(
+            f"{folder} has no {SETTINGS}, so it is not a desk: make one with fedunlearn desk"
+        ) from None
+    except OSError as error:
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FedUnlearnError(f"{path} is not TOML: {error}") from None
+    try:
+        policy = Policy(**values)
+    except ValidationError as error:
+        raise FedUnlearnError(f"{path}: {first_problem(error, Policy)}") from None
+    if policy.method:
+        try:
+            check_options(f"method {policy.method!r}", methods[policy.method], policy.options)
+        except FedUnlearnError as error:
+            raise FedUnlearnError(f"{path}: {error}") from None
+    elif policy.options:
+        raise FedUnlearnError(f"{path}: options belong to a method: name it with method = …")
+    return policy

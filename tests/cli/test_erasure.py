@@ -1,0 +1,250 @@
+"""A desk for a simulated federation: from the signed request to the certificate and the purge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+from interruptions import stopped
+
+from fedunlearn.authority import request_erasure
+from fedunlearn.core.hashes import module_hash
+from fedunlearn.erasure import Standing, make_desk, open_desk
+from fedunlearn.erasure.practice import production_model
+
+WORLD = """
+name = "world"
+model = "mlp"
+[data]
+partition = "iid"
+clients = 4
+fraction = 0.2
+audit = 0.3
+[backdoor]
+enabled = false
+[training]
+batch_size = 20
+[pretraining]
+rounds = 6
+lr = 0.1
+[unlearning]
+rounds = 3
+lr = 0.05
+[recovery]
+rounds = 2
+lr = 0.05
+"""
+
+
+@pytest.fixture(scope="module")
+def made(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A desk that has received nothing yet."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "world.toml").write_text(WORLD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDUNLEARN_CACHE", str(cache))
+        make_desk(folder / "desk", folder / "world.toml", workers=1)
+    return folder / "desk"
+
+
+@pytest.fixture
+def desk(made, tmp_path) -> Path:
+    shutil.copytree(made, tmp_path / "desk")
+    return tmp_path / "desk"
+
+
+def signed(desk: Path, client: str = "client-1", name: str = "request.json", **changes) -> str:
+    """Signs a request beside the desk; returns the name of its file."""
+    model = changes.pop("model", None) or module_hash(production_model(open_desk(desk)))
+    federation = changes.pop("federation", "world")
+    key = desk / "clients" / f"{changes.pop('key', client)}.key"
+    document = request_erasure(client, federation, model, key, **changes)
+    (desk.parent / name).write_text(document)
+    return name
+
+
+def settings(desk: Path, **changes: str) -> None:
+    """Changes lines of desk.toml."""
+    lines = (desk / "desk.toml").read_text().splitlines()
+    for key, value in changes.items():
+        lines = [f"{key} = {value}" if line.split(" ")[0] == key else line for line in lines]
+    (desk / "desk.toml").write_text("\n".join(lines))
+
+
+def events(desk: Path) -> list[str]:
+    return [entry.event for entry in open_desk(desk).ledger.entries]
+
+
+def standing(desk: Path) -> Standing:
+    return open_desk(desk).cases()[-1].standing
+
+
+def test_the_whole_way(here, desk, tmp_path):
+    before = module_hash(production_model(open_desk(desk)))
+    key, out = desk / "clients/client-1.key", tmp_path / "request.json"
+    result = here("sign", "client-1", "--federation", "world", "--model", before, "--key", key, "--out", out)
+    assert result.returncode == 0, result.stderr
+    result = here("plan", "desk", "request.json")
+    assert result.returncode == 0, result.stderr
+    assert "fast-retrain for client-1" in result.stdout
+    assert events(desk) == []
+    result = here("erase", "desk", "request.json")
+    assert result.returncode == 0, result.stderr
+    assert "state        purged" in result.stdout
+    expected = ["received", "authenticated", "admitted", "unlearning", "recovering", "verified", "certified"]
+    assert events(desk) == [*expected, "installing", "installed", "purging", "purged"]
+    assert module_hash(production_model(open_desk(desk))) != before
+    (place,) = (desk / "requests").iterdir()
+    kept = {"certificate.json", "certificate.html", "model.safetensors", "purge.json"}
+    assert {path.name for path in place.iterdir()} <= kept
+    result = here(
+        *("verify", place / "certificate.json", "--key", desk / "controller.pub"),
+        *("--model", desk / "model.safetensors", "--ledger", desk / "ledger.jsonl"),
+    )
+    assert result.returncode == 0, result.stderr
+    result = here("requests", "desk")
+    assert result.returncode == 0
+    assert place.name in result.stdout
+    assert "purged" in result.stdout
+    again = here("erase", "desk", "request.json")
+    assert again.returncode == 0
+    assert events(desk)[-1] == "purged"
+
+
+def test_a_forgotten_client_takes_no_part_in_the_next_request(here, desk):
+    settings(desk, retrainings="0")
+    assert here("erase", "desk", signed(desk)).returncode == 0
+    result = here("erase", "desk", signed(desk, "client-2"))
+    assert result.returncode == 0, result.stderr
+    admitted = [entry for entry in open_desk(desk).ledger.entries if entry.event == "admitted"]
+    assert [entry.fields["retained"] for entry in admitted] == [3, 2]
+    assert "client-1" not in (desk / "suppressed.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "sentence"),
+    [
+        ({"client": "client-7", "key": "client-1"}, "unknown-key", "no client of this desk"),
+        ({"key": "client-2"}, "unknown-key", "signed with another key"),
+        ({"federation": "elsewhere"}, "other-federation", "elsewhere"),
+        ({"model": "0" * 64}, "other-model", "does not serve"),
+        ({"now": 1_000_000_000}, "expired", "has expired"),
+        ({"now": 1_099_000_000_000}, "not-yet-valid", "future"),
+    ],
+)
+def test_a_bad_request_is_refused_with_its_own_reason(here, desk, changes, reason, sentence):
+    result = here("erase", "desk", signed(desk, **changes))
+    assert result.returncode != 0
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert open_desk(desk).ledger.entries[-1].fields["reason"] == reason
+    assert standing(desk) is Standing.REFUSED
+    assert not any((desk / "requests").glob("*/*"))
+
+
+def test_an_edited_request_is_refused(here, desk, tmp_path):
+    signed(desk)
+    envelope = json.loads((tmp_path / "request.json").read_text())
+    envelope["signatures"][0]["sig"] = envelope["signatures"][0]["sig"][::-1]
+    (tmp_path / "edited.json").write_text(json.dumps(envelope, sort_keys=True, separators=(",", ":")))
+    assert here("erase", "desk", "edited.json").returncode != 0
+    (tmp_path / "no.json").write_text("please forget me")
+    result = here("erase", "desk", "no.json")
+    assert "is not a signed erasure request" in result.stderr
+    assert [entry.event for entry in open_desk(desk).ledger.entries][-1] == "refused"
+
+
+def test_a_request_that_was_interrupted_is_continued_to_the_same_model(here, desk, tmp_path):
+    settings(desk, method='"reset"', retrainings="0")
+    shutil.copytree(desk, tmp_path / "other")
+    request = signed(desk)
+    assert here("erase", "other", request).returncode == 0
+    with stopped("post-training", 2, signal.SIGTERM):
+        result = here("erase", "desk", request)
+    assert result.returncode == 143
+    assert "continue with: fedunlearn erase desk" in result.stderr
+    assert standing(desk) is Standing.RECOVERING
+    assert here("requests", "desk").returncode == 0
+    identity = open_desk(desk).cases()[0].id
+    result = here("erase", "desk", identity)
+    assert result.returncode == 0, result.stderr
+    assert (desk / "model.safetensors").read_bytes() == (tmp_path / "other/model.safetensors").read_bytes()
+    assert events(desk) == events(tmp_path / "other")
+
+
+def test_what_cannot_be_answered_yet_stays_open(here, desk):
+    settings(desk, method='"federaser"')
+    result = here("erase", "desk", signed(desk))
+    assert result.returncode == 2
+    assert "cannot be answered yet" in result.stderr
+    assert standing(desk) is Standing.AUTHENTICATED
+    settings(desk, method='""', retrainings="0")
+    result = here("erase", "desk", open_desk(desk).cases()[0].id)
+    assert result.returncode == 0, result.stderr
+
+
+def test_small_targets_are_not_asked_to_unlearn(here, desk):
+    (desk / "desk.toml").write_text("smallest = 100000\n" + (desk / "desk.toml").read_text())
+    settings(desk, method='"fedosd"')
+    result = here("plan", "desk", signed(desk))
+    assert result.returncode == 3
+    assert "100,000" in " ".join(result.stdout.split()) or "100000" in result.stdout
+
+
+def test_a_request_can_be_purged_without_an_answer(here, desk):
+    settings(desk, method='"federaser"')
+    here("erase", "desk", signed(desk))
+    identity = open_desk(desk).cases()[0].id
+    result = here("purge", "desk", identity)
+    assert result.returncode == 2
+    assert "has not been answered" in result.stderr
+    result = here("purge", "desk", identity, "--withdrawn")
+    assert result.returncode == 0, result.stderr
+    assert standing(desk) is Standing.PURGED
+    assert not (desk / "requests" / identity / "key").exists()
+    result = here("purge", "desk", "0123")
+    assert "there is no request '0123'" in result.stderr
+
+
+def test_a_second_desk_is_not_made_in_the_same_folder(here, desk, tmp_path):
+    (tmp_path / "world.toml").write_text(WORLD)
+    result = here("desk", "desk", "world.toml")
+    assert result.returncode == 2
+    assert "is a desk already" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("methode = 'fedosd'", "did you mean 'method'"),
+        ("smallest = -1", "smallest = -1"),
+        ("seed = 'x'", "seed"),
+        ("recipients = [", "is not TOML"),
+        ("legal_basis = 'gdpr'", "legal_basis"),
+    ],
+)
+def test_a_wrong_setting_is_named(here, desk, line, sentence):
+    (desk / "desk.toml").write_text(line + "\n" + (desk / "desk.toml").read_text())
+    result = here("requests", "desk")
+    assert result.returncode == 2
+    assert sentence in result.stderr
+    assert "desk.toml" in result.stderr
+
+
+def test_the_settings_of_a_made_desk_are_those_of_its_experiment(desk):
+    values = tomllib.loads((desk / "desk.toml").read_text())
+    assert values["schedule"]["unlearn_rounds"] == 3
+    assert values["training"]["batch_size"] == 20
+    assert sorted(values["clients"]) == [f"client-{number}" for number in range(4)]
+
+
+def test_commands_say_what_is_not_a_desk(here, tmp_path):
+    result = here("requests", "nowhere")
+    assert result.returncode == 2
+    assert "it is not a desk" in result.stderr
+    result = here("verify", "nothing.json", "--key", "nobody.pub")
+    assert result.returncode == 2

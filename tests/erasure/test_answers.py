@@ -1,0 +1,221 @@
+"""Requests that follow one another, or are tried again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from desks import (
+    TARGET,
+    Unsteady,
+    answer,
+    contents,
+    document,
+    federation,
+    holdings,
+    judge,
+    make,
+    opened,
+    production,
+    repeatable,
+)
+
+from fedunlearn import FedUnlearnError, flatten
+from fedunlearn.core.hashes import module_hash
+from fedunlearn.erasure import Standing, against_retraining, conclusion, erase, purge, receive
+from fedunlearn.erasure.certificate import read_certificate, verify
+from fedunlearn.erasure.sealing import Key
+from fedunlearn.record import write_tensors
+from fedunlearn.server import Server, read_history
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with repeatable():
+        yield make(tmp_path / "desk")
+
+
+def change(folder, old, new):
+    text = (folder / "desk.toml").read_text()
+    assert old in text
+    (folder / "desk.toml").write_text(text.replace(old, new))
+
+
+def received(folder, client=TARGET, number=0):
+    desk = opened(folder)
+    served = module_hash(production(desk))
+    return receive(desk, document(client, number, served), served)
+
+
+def tried(folder, case, there=None, **options):
+    desk, there = opened(folder), there or federation()
+    return erase(desk, case.id, there, production(desk), **options)
+
+
+def failed(folder, case, monkeypatch, **options):
+    """Answers a request whose evidence speaks against it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(conclusion, "_end", lambda outcome, evidence: Standing.ESCALATED)
+        case = tried(folder, case, **options)
+    assert case.standing is Standing.ESCALATED
+    return case
+
+
+def test_the_model_before_a_second_request_is_purged_with_it(folder):
+    between = {}
+    for client in (TARGET, "site-2"):
+        between[client] = flatten(production(opened(folder))).numpy().tobytes()
+        case = answer(
+            opened(folder), document(client, 0, module_hash(production(opened(folder)))), client=client
+        )
+        assert case.standing is Standing.PURGED
+    for model in between.values():
+        assert not [name for name, content in contents(folder).items() if model[100:164] in content]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("unlearn_lr = 0.5", "unlearn_lr = 0.4"), ('"fedosd"', '"fast-retrain"')]
+)
+def test_a_request_that_was_escalated_is_tried_again_with_other_settings(folder, monkeypatch, old, new):
+    case = failed(folder, received(folder), monkeypatch)
+    change(folder, old, new)
+    case = tried(folder, case)
+    assert case.standing is Standing.CERTIFIED
+    events = [entry.event for entry in case.entries]
+    assert events.count("admitted") == events.count("unlearning") == case.attempt == 2
+
+
+def test_every_attempt_is_planned(folder, monkeypatch):
+    change(folder, '"fedosd"', '"fast-retrain"')
+    change(folder, "federation =", "smallest = 1000\nfederation =")
+    case = failed(folder, received(folder), monkeypatch)
+    change(folder, '"fast-retrain"', '"fedosd"')
+    with pytest.raises(FedUnlearnError, match="cannot be answered yet"):
+        tried(folder, case)
+    assert opened(folder).case(case.id).standing is Standing.ESCALATED
+
+
+def test_settings_stay_while_a_request_is_under_way(folder):
+    class Stop(Exception):
+        pass
+
+    def stop(event):
+        if event.metrics["round"] == 2:
+            raise Stop
+
+    case = received(folder)
+    with pytest.raises(Stop):
+        tried(folder, case, listeners=[stop])
+    change(folder, "unlearn_lr = 0.5", "unlearn_lr = 0.4")
+    with pytest.raises(FedUnlearnError, match="have changed since request"):
+        tried(folder, case)
+    change(folder, "unlearn_lr = 0.4", "unlearn_lr = 0.5")
+    assert tried(folder, case).standing is Standing.CERTIFIED
+
+
+def test_a_request_that_another_overtook_is_answered_from_the_new_model(folder, monkeypatch):
+    there = federation()
+    first = received(folder)
+
+    def auditor(case):
+        desk = opened(folder)
+        return against_retraining(desk, case.id, there, production(desk), rounds=2)
+
+    failed(folder, first, monkeypatch, auditor=auditor(first))
+    second = received(folder, "site-2")
+    assert tried(folder, second, auditor=auditor(second)).standing in (Standing.CERTIFIED, Standing.ESCALATED)
+    first = tried(folder, first, auditor=auditor(first))
+    assert first.standing in (Standing.CERTIFIED, Standing.ESCALATED)
+    assert first.last("admitted").fields["retained"] == (2 if opened(folder).forgotten(["site-2"]) else 3)
+
+
+def test_a_history_is_kept_for_a_second_attempt(folder, monkeypatch, tmp_path):
+    server = Server(production(opened(folder)), federation(), folder=tmp_path / "training")
+    server.train(2, 0.05, history=["norms"])
+    path = tmp_path / "history.safetensors"
+    write_tensors(path, server.history.tensors())
+    assert TARGET in read_history(path).rows["norms"]
+    case = failed(folder, received(folder), monkeypatch, history=path)
+    assert TARGET not in read_history(path).rows["norms"]
+    assert set(read_history(path).rows["norms"]) == set(holdings()) - {TARGET}
+    change(folder, '"fedosd"', '"federaser"')
+    assert tried(folder, case, history=path).standing is Standing.CERTIFIED
+
+
+def test_a_history_that_nobody_keeps_is_not_touched(folder, tmp_path):
+    path = tmp_path / "history.safetensors"
+    with pytest.raises(FedUnlearnError):
+        tried(folder, received(folder), history=path)
+    assert not path.exists()
+
+
+def test_the_absence_of_others_is_not_blamed_on_the_client(folder):
+    change(folder, '"fedosd"', '"fast-retrain"')
+    change(folder, "[training]", "[participation]\nminimum = 3\n\n[training]")
+    case = received(folder)
+    gone = Unsteady(lambda client, number: client == "site-2" and number > 4)
+    with pytest.raises(FedUnlearnError):
+        tried(folder, case, gone)
+    assert opened(folder).case(case.id).standing in (Standing.UNLEARNING, Standing.RECOVERING)
+    assert tried(folder, case).standing is Standing.CERTIFIED
+
+
+def test_a_failed_request_promises_no_deletion_and_is_not_closed(folder, monkeypatch):
+    case = failed(folder, received(folder), monkeypatch)
+    document = read_certificate(opened(folder).place(case.id) / "certificate.json")
+    told = verify(document, folder / "controller.pub").predicate
+    assert told.retention.to_delete == ()
+    assert told.request.deadline_met is None
+    assert "still open" in (opened(folder).place(case.id) / "certificate.html").read_text()
+
+
+def test_names_that_a_certificate_cannot_state_are_refused_at_once(folder):
+    case = received(folder)
+    with pytest.raises(FedUnlearnError, match="cannot state engine"):
+        tried(folder, case, engine="Flower 1.41")
+    assert opened(folder).case(case.id).standing is Standing.AUTHENTICATED
+
+
+def test_the_receipt_of_a_purge_is_verified(folder, tmp_path):
+    case = answer(opened(folder), document(TARGET))
+    place, ledger = opened(folder).place(case.id), folder / "ledger.jsonl"
+    text = read_certificate(place / "certificate.json")
+    found = verify(text, folder / "controller.pub", ledger=ledger, receipt=place / "purge.json")
+    assert any("their key was destroyed" in told for told in found.checked)
+    other = make(tmp_path / "other")
+    second = answer(opened(other), document("site-2"), client="site-2")
+    foreign = opened(other).place(second.id) / "purge.json"
+    with pytest.raises(FedUnlearnError, match="another certificate"):
+        verify(text, folder / "controller.pub", receipt=foreign)
+    shorter = tmp_path / "shorter.jsonl"
+    shorter.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(FedUnlearnError, match="does not record the purge"):
+        verify(text, folder / "controller.pub", ledger=shorter, receipt=place / "purge.json")
+
+
+def test_only_a_request_that_is_answered_or_withdrawn_is_purged(folder, monkeypatch):
+    case = failed(folder, received(folder), monkeypatch)
+    with pytest.raises(FedUnlearnError, match="has not been answered"):
+        purge(opened(folder), case.id)
+    assert purge(opened(folder), case.id, withdrawn=True).standing is Standing.PURGED
+
+
+def test_a_run_without_its_manifest_is_refused(folder):
+    case = received(folder)
+    desk = opened(folder)
+    there = federation()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedunlearn.erasure.answering.conclude", lambda *words: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            erase(desk, case.id, there, production(desk), auditor=partial(judge, there, TARGET))
+    (manifest,) = desk.place(case.id).glob("run/*/manifest.json")
+    manifest.unlink()
+    with pytest.raises(FedUnlearnError, match="is missing, so the files"):
+        tried(folder, case)
+
+
+def test_the_same_secret_gives_other_keys_for_other_purposes():
+    key = Key(bytes(range(32)))
+    assert key.pseudonym("a") != key.pseudonym("b")
+    assert key.open(key.seal(b"content")) == b"content"
+    assert key.id not in key.seal(b"").hex()
