@@ -1,6 +1,6 @@
 """Tries to reconstruct the pictures that a client asked to forget from what others see of the request.
 
-``python scripts/inversion FOLDER`` (about 25 minutes of one core) measures every case that FOLDER does not
+``python scripts/inversion FOLDER`` (about 20 minutes of one core) measures every case that FOLDER does not
 hold yet, then writes ``docs/results/inversion.json``, ``docs/figures/inversion.png`` and the tables of
 ``docs/evidence/inversion.md``. Without a folder it only writes the tables.
 """
