@@ -109,6 +109,13 @@ def test_how_many_examples_contribute(lengths, number):
     assert attacks.contributing(torch.tensor(lengths)) == pytest.approx(number)
 
 
+def test_who_has_the_longer_gradient():
+    lengths = torch.tensor([3.0, 1.0, 2.0, 0.0])
+    assert quality.longer(lengths, torch.tensor([True, False, True, False])) == 1
+    assert quality.longer(lengths, torch.tensor([True, True, False, False])) == 0.75
+    assert quality.longer(lengths, torch.ones(4, dtype=torch.bool)) is None
+
+
 def test_the_page_shows_the_stored_figures():
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.renewed(text, read_json(page.STORED)["requests"]) == text, (

@@ -25,7 +25,7 @@ from gradient_attacks import (
     undo_projection,
 )
 from inversion_page import FIGURE, PAGE, STORED, draw, renewed, store
-from quality import class_means, compare, others_of_class
+from quality import class_means, compare, identifies, longer, others_of_class
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -69,7 +69,8 @@ CASES = [
 
 
 def attack(case: Case, target: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What can be said of one request without pictures, and the reconstructions by view and attack."""
+    """What can be said of one request without pictures; the reconstructions by view and attack, and the
+    lengths of the gradients of the examples."""
     begin = time.process_time()
     chosen = setting(case.network, target, case.examples)
     whole = any(view == "request" for view, _ in case.attacks)
@@ -78,7 +79,7 @@ def attack(case: Case, target: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     views = dict(scene.views)
     if POOLED in case.attacks:
         views["pooled"] = undo_projection(views["step"], scene.others, scene.model)
-    pictures = {}
+    pictures = {"lengths": _lengths(scene)}
     for view, kind in case.attacks:
         if kind == "matching":
             made = match_gradient(views[view], scene.model, y, SHAPE, seed=target)
@@ -92,7 +93,7 @@ def attack(case: Case, target: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "examples": case.examples,
         "target": target,
         "status": scene.status,
-        "contributing": round(contributing(_lengths(scene)), 2),
+        "contributing": round(contributing(pictures["lengths"]), 2),
         "cosines": {view: _cosine(seen, views["server"]) for view, seen in views.items()},
         "labels": {view: _label_share(seen, scene) for view, seen in views.items()},
         "labels_guessed": _overlap([n % len(CLASSES) for n in range(len(y))], y.tolist()),
@@ -101,9 +102,11 @@ def attack(case: Case, target: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return result, pictures
 
 
-def judge(case: Case, target: int, pictures: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
+def judge(case: Case, target: int, pictures: Mapping[str, Tensor]) -> dict[str, Any]:
     """The quality of reconstructions and of two guesses that need nothing but the labels.
 
+    ``longer`` is how often an example that the server identifies has a longer gradient than one that it does
+    not.
     ``control`` is how many pictures would be identified if the target had asked to forget others of the same
     classes: reconstructions that show nothing resemble some picture, too.
     """
@@ -125,7 +128,9 @@ def judge(case: Case, target: int, pictures: Mapping[str, Tensor]) -> dict[str, 
         quality = compare(x, made, everything, known.x.mean(0))[0]
         chance = compare(control, made, everything, known.x.mean(0))[0].identified
         found[kind] = {key: round(value, 4) for key, value in {**asdict(quality), "control": chance}.items()}
-    return found
+    _, server = compare(x, pictures["server features"], everything, known.x.mean(0))
+    more = longer(pictures["lengths"], identifies(x, server, everything))
+    return {"found": found, "longer": None if more is None else round(more, 4)}
 
 
 def _cosine(one: Tensor, other: Tensor) -> float:
@@ -164,7 +169,7 @@ def measure_all(folder: Path) -> list[dict[str, Any]]:
                 write_json(path, result)
                 print(f"{case.name(target)}: {result['seconds']:.0f} s of CPU time", flush=True)
             pictures, _ = read_tensors(path.with_suffix(".safetensors"))
-            results.append({**read_json(path), "found": judge(case, target, pictures)})
+            results.append({**read_json(path), **judge(case, target, pictures)})
     return results
 
 

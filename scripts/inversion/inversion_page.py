@@ -97,7 +97,7 @@ def _quality(found: Sequence[Measured], size: int) -> str:
 def _mean(key: str, inner: str | None = None, digits: int = 2) -> Callable[..., str]:
     def cell(requests: Sequence[Measured]) -> str:
         known = [each[key] if inner is None else each[key].get(inner) for each in requests]
-        return f"{fmean(known):.{digits}f}" if None not in known else "–"
+        return "–" if None in known else f"{fmean(known):.{digits}f}"
 
     return cell
 
@@ -118,6 +118,7 @@ PARTS: dict[str, Callable[[Sequence[Measured]], str]] = {
             **{title: _mean("labels", view) for view, title in VIEWS.items()},
         }
     ),
+    "longer": _by_size({"longer gradient": _mean("longer")}),
     "cosines": _by_size({title: _mean("cosines", view, 3) for view, title in VIEWS.items()}),
 }
 """The parts of the page by the word in their marker; network and state of the model follow it."""

@@ -34,16 +34,27 @@ def compare(originals: Tensor, made: Tensor, everything: Tensor, fallback: Tenso
     made = made[torch.from_numpy(linear_sum_assignment(errors.numpy())[1])]
     mse = (originals - made).square().flatten(1).mean(1).clamp_min(1e-10)
     similar = ssim(originals, made)
-    nearest = (standardised(made) @ standardised(everything).T).max(1).values
-    own = (standardised(made) * standardised(originals)).sum(1)
-    constant = made.flatten(1).std(1) < 1e-6
     quality = Quality(
         psnr=float((-10 * mse.log10()).mean()),
         ssim=float(similar.mean()),
-        identified=float(((own >= nearest - 1e-6) & ~constant).float().mean()),
+        identified=float(identifies(originals, made, everything).float().mean()),
         best_ssim=float(similar.max()),
     )
     return quality, made
+
+
+def identifies(originals: Tensor, made: Tensor, everything: Tensor) -> Tensor:
+    """Which reconstructions correlate with no other picture more than with their original."""
+    nearest = (standardised(made) @ standardised(everything).T).max(1).values
+    own = (standardised(made) * standardised(originals)).sum(1)
+    constant = made.flatten(1).std(1) < 1e-6
+    return (own >= nearest - 1e-6) & ~constant
+
+
+def longer(lengths: Tensor, chosen: Tensor) -> float | None:
+    """How often a chosen vector is longer than one that is not; None where all or none are chosen."""
+    one, other = lengths[chosen], lengths[~chosen]
+    return float((one[:, None] > other).float().mean()) if len(one) and len(other) else None
 
 
 def standardised(pictures: Tensor) -> Tensor:
