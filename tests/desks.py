@@ -40,6 +40,7 @@ federation = "{FEDERATION}"
 controller_key = "controller.key"
 model = "model.safetensors"
 method = "fedosd"
+smallest = 32
 {{more}}
 
 [schedule]

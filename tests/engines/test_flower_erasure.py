@@ -49,6 +49,7 @@ TARGET = "site-2"
 TRAINING = fu.LocalTraining(epochs=5, batch_size=20, decay=1.0)
 SETTINGS = """
 federation = "hospitals"
+smallest = 32
 controller_key = "controller.key"
 model = "model.safetensors"
 method = "fedosd"
@@ -357,7 +358,7 @@ def test_a_federation_with_a_local_member_is_shown_the_request(folder, model, ex
 
 @pytest.mark.filterwarnings("ignore:no retained client reports a loss, so no step is tried")
 def test_an_app_with_its_own_training_is_certified_for_the_process(tmp_path):
-    settings = SETTINGS.replace("fedosd", "fast-retrain").replace("[schedule]", "smallest = 0\n[schedule]")
+    settings = SETTINGS.replace("fedosd", "fast-retrain").replace("smallest = 32", "smallest = 0")
     folder = new_desk(tmp_path / "desk", settings)
     desk, own = open_desk(folder), network("perceptron")
     grid = nodes(folder, existing("perceptron"))

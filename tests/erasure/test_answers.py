@@ -87,7 +87,7 @@ def test_a_request_that_was_escalated_is_tried_again_with_other_settings(folder,
 
 def test_every_attempt_is_planned(folder, monkeypatch):
     change(folder, '"fedosd"', '"fast-retrain"')
-    change(folder, "federation =", "smallest = 1000\nfederation =")
+    change(folder, "smallest = 32", "smallest = 1000")
     case = failed(folder, received(folder), monkeypatch)
     change(folder, '"fast-retrain"', '"fedosd"')
     with pytest.raises(FedUnlearnError, match="cannot be answered yet"):

@@ -351,7 +351,7 @@ def test_a_small_target_is_a_problem_only_for_methods_that_use_its_updates():
         assert plan.ready is ready
         assert plan.evidence.examples == {"site-1": "< 32"}
         if not ready:
-            assert "fewer than 32 training examples" in plan.problems[0]
+            assert "fewer than 128 training examples" in plan.problems[0]
         assert " 11 " not in json.dumps(plan.as_dict()["evidence"])
 
 
@@ -432,7 +432,7 @@ def test_a_plan_is_json_and_sentences():
     assert read["phases"][0]["bytes_down"] == plan.phases[0].bytes_down
     assert read["sentences"] == list(plan.sentences)
     assert all(sentence.endswith(".") for sentence in plan.sentences)
-    assert plan.sentences[0].startswith("Problem: target 'site-1' has fewer than 32")
+    assert plan.sentences[0].startswith("Problem: target 'site-1' has fewer than 128")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -184,7 +184,7 @@ def make_plan(
     gone: bool = False,
     poisoned: bool = False,
     trusted: bool = False,
-    smallest: int = 32,
+    smallest: int = 128,
     retrainings: int = 0,
     canaries: bool = False,
     measured: bool = True,

@@ -72,7 +72,7 @@ class Policy(Table):
     """Days to answer a request, counted from its receipt."""
     keep_days: Natural = 0
     """Days for which encrypted models and histories are kept after certification."""
-    smallest: Natural = 32
+    smallest: Natural = 128
     """A client with fewer examples is not asked to unlearn: its updates would reveal them."""
     legal_basis: LegalBasis = LegalBasis.NOT_STATED
     """A code for why data is erased, printed on the certificate."""

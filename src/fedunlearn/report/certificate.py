@@ -154,7 +154,7 @@ def _page(predicate: Predicate, signer: str, document: str) -> dict[str, Any]:
         "end": predicate.claim.end_state,
         "ended_well": predicate.claim.end_state is EndState.CERTIFIED,
         "request": request,
-        "basis": _capital(basis),
+        "basis": basis,
         "closed": day(request.closed),
         "span": _span(predicate),
         "grade": predicate.evidence.grade,
