@@ -149,7 +149,7 @@ def _check_receipt(path: Path, document: str, public_key: KeySource, ledger: Pat
         entry.event == "purged" and entry.fields.get("receipt") == _digest(text) for entry in read(ledger)
     ):
         raise FedUnlearnError(f"{ledger} does not record the purge of {path}: copy the ledger again")
-    return f"{path} says that {receipt['deleted_files']} files were deleted and their key was destroyed."
+    return f"{path} says that {receipt['deleted']} files and folders were deleted, and their key destroyed."
 
 
 def _digest(document: str) -> str:

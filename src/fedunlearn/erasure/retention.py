@@ -51,7 +51,8 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
                 "client has withdrawn it (--withdrawn)"
             )
         if begun is None:
-            doomed = [path for path in _all_but_kept(place) if path.is_file() and path.suffix != ".partial"]
+            # What lies in folders depends on how often the run was killed.
+            doomed = [path for path in place.glob("[!.]*") if path.name not in KEPT]
             received = case.last("received")
             assert received is not None
             begun = desk.ledger.append(request, "purging", key=received.fields["key"], files=len(doomed))
@@ -68,7 +69,7 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
                 "request": request,
                 "certificate_sha256": named,
                 "destroyed_key": begun.fields["key"],
-                "deleted_files": deleted,
+                "deleted": deleted,
                 "kept": [name for name in KEPT if (place / name).exists() or name == "purge.json"],
                 "ledger_entry": begun.sha256,
                 "time": begun.time,
@@ -102,10 +103,6 @@ def _check_kept(case: Case, place: Path) -> None:
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
         if found != told.get(field) and not (name == MODEL and found is None):
             raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy")
-
-
-def _all_but_kept(place: Path) -> list[Path]:
-    return [path for path in place.rglob("*") if path.relative_to(place).as_posix() not in KEPT]
 
 
 def _delete(place: Path) -> None:
