@@ -56,24 +56,33 @@ def sign(
     client: Annotated[str, typer.Argument(help="Name of the client.", show_default=False)],
     federation: Annotated[str, typer.Option(help="Name of the federation.", show_default=False)],
     model: Annotated[
-        str, typer.Option(help="Hash of the model, as the desk announces it.", show_default=False)
+        str,
+        typer.Option(
+            help="Hash of the model, as the desk announces it (not of its file).", show_default=False
+        ),
     ],
     key: Annotated[Path, typer.Option(help="Private key of the client.", show_default=False)],
     file: Annotated[Path, typer.Option("--out", help="Where to write the request.")] = Path("request.json"),
-    days: Annotated[float, typer.Option(help="Days for which the request is valid.")] = 1.0,
+    days: Annotated[
+        float, typer.Option(min=0.001, max=31, help="Days for which the request is valid.")
+    ] = 1.0,
 ) -> None:
     """Sign a client's request to be forgotten. The desk accepts it once."""
     from ..authority import request_erasure
     from ..record import write
 
     write(file, request_erasure(client, federation, model, key, valid_hours=24 * days).encode())
-    out.print(f"request   {file}", soft_wrap=True)
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() + 86400 * days))
+    out.print(f"request   {file}, valid until {until}", soft_wrap=True)
 
 
 def plan(
     folder: DeskFolder,
     request: Annotated[
-        Path, typer.Argument(help="A signed request; it is not taken in.", show_default=False)
+        str,
+        typer.Argument(
+            help="A signed request, which is not taken in, or the id of one that is open.", show_default=False
+        ),
     ],
     gone: Annotated[bool, typer.Option("--gone", help="The client has left and does not answer.")] = False,
     workers: Workers = None,
@@ -87,11 +96,12 @@ def plan(
     from .plans import print_plan
 
     opened = open_desk(folder)
-    document = _text(request)
+    known = _known(opened, request)
+    document = opened.document(known.id) if known else _text(Path(request))
     if not any(case.id == identify(document) and case.waiting for case in opened.cases()):
         examine(opened, document, module_hash(production_model(opened)))
     client = stated_client(document)
-    with simulated(opened, client, workers=workers) as world:
+    with simulated(opened, client, gone=gone, workers=workers) as world:
         found = plan_erasure(
             opened,
             client,
@@ -101,6 +111,8 @@ def plan(
             retrainings=world.retrainings,
         )
     print_plan(found)
+    if world.retrainings:
+        print_text(f"The audit also retrains {world.retrainings} models; time and cost are without it.")
     if found.problems:
         fail("the request cannot be answered yet: see the problems above", 3)
 
@@ -132,7 +144,7 @@ def erase(
         client = stated_client(opened.document(case.id))
         try:
             with (
-                simulated(opened, client, workers=workers) as world,
+                simulated(opened, client, gone=gone, workers=workers) as world,
                 Display(out, world.rounds) as display,
                 display.run("request") as listener,
             ):
@@ -152,6 +164,7 @@ def erase(
         case = purge(opened, case.id)
     _print_case(opened, case)
     if case.standing.failed:
+        print_text(_why(opened, case))
         fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)
 
 
@@ -161,8 +174,7 @@ def requests(folder: DeskFolder) -> None:
 
     opened = open_desk(folder)
     rows = [
-        [case.id, str(case.standing), _deadline(case, opened.clock()), case.next_step]
-        for case in opened.cases()
+        [case.id, _standing(case), _deadline(case, opened.clock()), case.next_step] for case in opened.cases()
     ]
     if rows:
         print_list(["request", "state", "deadline", "next step"], rows)
@@ -214,8 +226,26 @@ def _text(path: Path) -> str:
         raise FedUnlearnError(f"cannot read the request {path}: {error.strerror or error}") from None
 
 
+def _standing(case: Case) -> str:
+    """The state, with the reason of a refusal, the claim, or that the client has withdrawn."""
+    if case.withdrawn:
+        return f"{case.standing} (withdrawn)"
+    told = [entry.fields for entry in case.entries if entry.fields.keys() & {"claim", "reason"}]
+    more = (told[-1].get("claim") or told[-1]["reason"]) if told else ""
+    return f"{case.standing} ({more})" if more else str(case.standing)
+
+
+def _why(opened: Desk, case: Case) -> str:
+    """What the run of a failed request said at its end."""
+    from ..record import read_outcome
+
+    ends = sorted(opened.place(case.id).glob("run/*/outcome.json"), key=lambda path: path.stat().st_mtime)
+    reason = read_outcome(ends[-1].parent)["reason"] if ends else ""
+    return f"\nThe model in production stays as it is. {reason}"
+
+
 def _deadline(case: Case, now: float) -> str:
-    if case.deadline is None:
+    if case.deadline is None or case.standing == "refused":
         return "-"
     day = time.strftime("%Y-%m-%d", time.gmtime(case.deadline))
     if not case.standing.open:
@@ -228,7 +258,7 @@ def _print_case(opened: Desk, case: Case) -> None:
     place = opened.place(case.id)
     out.print()
     out.print(f"request      {case.id}", soft_wrap=True)
-    out.print(f"state        {case.standing}", soft_wrap=True)
+    out.print(f"state        {case.standing}{' (withdrawn)' if case.withdrawn else ''}", soft_wrap=True)
     end = next((e for e in reversed(case.entries) if "claim" in e.fields), None)
     if end is not None:
         from ..attestation import Claim

@@ -134,8 +134,8 @@ def _check_model(path: Path, predicate: Predicate) -> str:
     if found != certified.file_sha256:
         raise Refused(
             Refusal.OTHER_MODEL,
-            f"{path} is not the certified model: the SHA-256 of the file is {found}, and the certificate "
-            f"names {certified.file_sha256}",
+            f"{path} is not the certified model, perhaps because a later request replaced it: the SHA-256 of "
+            f"the file is {found}, and the certificate names {certified.file_sha256}",
         )
     return f"{path} is the model after: the SHA-256 of the file matches."
 

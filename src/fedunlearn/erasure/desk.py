@@ -135,6 +135,12 @@ class Case:
         return self.last("purging") is not None
 
     @property
+    def withdrawn(self) -> bool:
+        """Whether it was purged without an answer, because the client no longer asked."""
+        purging = self.last("purging")
+        return purging is not None and bool(purging.fields["withdrawn"])
+
+    @property
     def under_way(self) -> bool:
         """Whether its model may still replace the one in production without anybody's decision."""
         return not self.purging and (

@@ -89,7 +89,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "escalated": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
     "installing": {"suppressed": _digest},
     "installed": {"model": _digest},
-    "purging": {"key": _digest, "files": _count},
+    "purging": {"key": _digest, "files": _count, "withdrawn": _flag},
     "purged": {"files": _count, "receipt": _digest},
 }
 """What each event may tell, and in which form: codes, digests and numbers only."""

@@ -50,7 +50,9 @@ class Simulated:
 
 
 @contextmanager
-def simulated(desk: Desk, client: ClientId, *, workers: int | None = None) -> Iterator[Simulated]:
+def simulated(
+    desk: Desk, client: ClientId, *, gone: bool = False, workers: int | None = None
+) -> Iterator[Simulated]:
     """The federation and the model of a desk with a ``[simulation]``, for a request of a client."""
     experiment = _experiment(desk)
     assert desk.policy.simulation is not None
@@ -59,10 +61,14 @@ def simulated(desk: Desk, client: ClientId, *, workers: int | None = None) -> It
         raise FedUnlearnError(f"the simulation has no client {client!r}{did_you_mean(client, clients)}")
     erasure = Erasure(level="client", targets=[client])
     setting = prepare(experiment.model_copy(update={"request": erasure}))
-    made, trained = desk.policy.simulation.retrainings, experiment.pretraining.rounds
+    made = 0 if gone else desk.policy.simulation.retrainings
+    trained = experiment.pretraining.rounds
     retraining = {f"retraining-{number}": (0, trained) for number in range(1, made + 1)}
     rounds = {"request": (0, desk.policy.stages.rounds), **retraining}
-    with setting.federation(setting.population.auditing, workers, Stage.UNLEARNING) as federation:
+    there = {
+        name: data for name, data in setting.population.auditing.items() if not (gone and name == client)
+    }
+    with setting.federation(there, workers, Stage.UNLEARNING) as federation:
         yield Simulated(federation, _model(desk, setting), trained, made, rounds)
 
 

@@ -55,7 +55,13 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
             doomed = [path for path in place.glob("[!.]*") if path.name not in KEPT]
             received = case.last("received")
             assert received is not None
-            begun = desk.ledger.append(request, "purging", key=received.fields["key"], files=len(doomed))
+            begun = desk.ledger.append(
+                request,
+                "purging",
+                key=received.fields["key"],
+                files=len(doomed),
+                withdrawn=case.last("certified") is None,
+            )
         deleted = begun.fields["files"]
         destroy(place / "key")
         _delete(place)
@@ -67,6 +73,7 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
             RECEIPT,
             {
                 "request": request,
+                "withdrawn": begun.fields["withdrawn"],
                 "certificate_sha256": named,
                 "destroyed_key": begun.fields["key"],
                 "deleted": deleted,

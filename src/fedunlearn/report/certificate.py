@@ -112,7 +112,7 @@ SHARES = (
 
 COMMAND = (
     "fedunlearn verify certificate.json --key controller.pub \\\n"
-    "    --model model.safetensors --ledger ledger.jsonl"
+    "    --model model.safetensors --ledger ledger.jsonl --receipt purge.json"
 )
 
 
