@@ -248,3 +248,48 @@ def test_commands_say_what_is_not_a_desk(here, tmp_path):
     assert "it is not a desk" in result.stderr
     result = here("verify", "nothing.json", "--key", "nobody.pub")
     assert result.returncode == 2
+
+
+def test_a_client_that_is_gone_is_not_measured(here, desk):
+    result = here("plan", "desk", signed(desk), "--gone")
+    assert result.returncode == 0, result.stderr
+    result = here("erase", "desk", "request.json", "--gone")
+    assert result.returncode == 0, result.stderr
+    assert "PROCESS_ONLY" in result.stdout
+    (end,) = [entry for entry in open_desk(desk).ledger.entries if entry.event == "verified"]
+    assert not {"forget_acc", "loss_target"} & end.fields["measures"].keys()
+
+
+def test_a_control_cannot_answer_a_request(here, desk):
+    signed(desk)
+    settings(desk, method='"finetune"')
+    result = here("plan", "desk", "request.json")
+    assert result.returncode == 2
+    assert "forgets nothing" in result.stderr
+
+
+def test_requests_tell_reasons_and_withdrawals(here, desk):
+    settings(desk, method='"federaser"')
+    here("erase", "desk", signed(desk))
+    identity = open_desk(desk).cases()[0].id
+    assert here("plan", "desk", identity).returncode == 3
+    here("purge", "desk", identity, "--withdrawn")
+    here("erase", "desk", signed(desk, "client-2", federation="elsewhere"))
+    shown = here("requests", "desk").stdout
+    assert "purged (withdrawn)" in shown
+    assert "refused (other-federation)" in shown
+    result = here("erase", "desk", "nothing.json")
+    assert "is no file" in result.stderr
+
+
+@pytest.mark.filterwarnings("ignore:a step of", "ignore:the update of")
+def test_a_failed_request_says_why_and_leaves_production_alone(here, desk):
+    before = (desk / "model.safetensors").read_bytes()
+    settings(desk, method='"fedosd"', retrainings="0")
+    settings(desk, unlearn_lr="0.3")
+    result = here("erase", "desk", signed(desk))
+    if result.returncode == 3:
+        assert "The model in production stays as it is." in result.stdout
+        assert (desk / "model.safetensors").read_bytes() == before
+    else:
+        assert (desk / "model.safetensors").read_bytes() != before

@@ -232,7 +232,7 @@ class _Run:
     def check(self, evaluate_every: int) -> None:
         """Refuses before round one what could not be run."""
         request, present = self.request, self.federation.present()
-        if absent := sorted({*request.clients} - present):
+        if absent := sorted({*request.retained} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
             warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=5)
         require_count("evaluate_every", evaluate_every, 1)
