@@ -10,7 +10,16 @@ from folders import forget_manifest
 
 from fedunlearn import FedUnlearnError, Schedule, State, Status, method, unlearn
 from fedunlearn.core import Event, Progress
-from fedunlearn.record import Recorder, locked, public, read_json, read_metrics, read_outcome, write_state
+from fedunlearn.record import (
+    Recorder,
+    claim,
+    locked,
+    public,
+    read_json,
+    read_metrics,
+    read_outcome,
+    write_state,
+)
 
 PHASES = method["fedosd"](Schedule(5, 0.05, 4, 0.05))
 
@@ -34,6 +43,20 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path):
     with locked(tmp_path / "lock"), Recorder(tmp_path, "a"):
         left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"lock", "manifest.json", "metrics.jsonl", ".mine.partial"}
+
+
+def test_a_checkpoint_that_a_kill_left_over_is_removed(tmp_path):
+    def saved():
+        return sorted(path.name for path in (tmp_path / "checkpoints").glob("*.safetensors"))
+
+    with Recorder(tmp_path, "a run", seconds=0) as recorder:
+        unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
+    (first, last), files = saved(), claim(tmp_path)
+    older = (tmp_path / "checkpoints" / first).read_bytes()
+    files.write({"checkpoints/00000001.safetensors": older})  # as before the last save removed it
+    with Recorder(tmp_path, "a run") as recorder:
+        assert recorder.progress is not None
+    assert saved() == [first, last]
 
 
 def test_a_folder_that_somebody_works_in_keeps_its_temporary_files(tmp_path):

@@ -145,7 +145,8 @@ class Recorder:
                 remove_partial(folder)
             kept = self._metrics.read_bytes()[: self._length] if self._length else b""
             self._digest = hashlib.sha256(kept)
-            self._folder.write(metrics=Entry.of(kept))
+            spare = [path.relative_to(self._path).as_posix() for path in self._saved()[:-KEPT]]
+            self._folder.write(metrics=Entry.of(kept), remove=spare)
             with self._folder.alone(), ExitStack() as stack:
                 self._file = stack.enter_context(self._metrics.open("ab", buffering=0))
                 self._file.truncate(self._length)
