@@ -282,14 +282,15 @@ def test_requests_tell_reasons_and_withdrawals(here, desk):
     assert "is no file" in result.stderr
 
 
-@pytest.mark.filterwarnings("ignore:a step of", "ignore:the update of")
 def test_a_failed_request_says_why_and_leaves_production_alone(here, desk):
     before = (desk / "model.safetensors").read_bytes()
-    settings(desk, method='"fedosd"', retrainings="0")
-    settings(desk, unlearn_lr="0.3")
+    settings(desk, method='"fedosd"', retrainings="0", unlearn_lr="0.3")
+    (desk / "desk.toml").write_text(
+        (desk / "desk.toml").read_text() + "\n[guards]\nharm = 1e-6\nhalvings = 0\n"
+    )
     result = here("erase", "desk", signed(desk))
-    if result.returncode == 3:
-        assert "The model in production stays as it is." in result.stdout
-        assert (desk / "model.safetensors").read_bytes() == before
-    else:
-        assert (desk / "model.safetensors").read_bytes() != before
+    assert result.returncode == 3
+    assert "The model in production stays as it is: the step of round" in result.stdout
+    assert "is guard_stop" in result.stderr
+    assert (desk / "model.safetensors").read_bytes() == before
+    assert standing(desk) is Standing.GUARD_STOP

@@ -241,7 +241,7 @@ def _why(opened: Desk, case: Case) -> str:
 
     ends = sorted(opened.place(case.id).glob("run/*/outcome.json"), key=lambda path: path.stat().st_mtime)
     reason = read_outcome(ends[-1].parent)["reason"] if ends else ""
-    return f"\nThe model in production stays as it is. {reason}"
+    return f"\nThe model in production stays as it is: {reason}"
 
 
 def _deadline(case: Case, now: float) -> str:
