@@ -26,6 +26,23 @@ def test_tensors_come_back_as_they_were(tmp_path):
     assert metadata["note"] == "hello"
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(tmp_path):
+    path = tmp_path / "x.safetensors"
+    versions = [{"params": torch.full((size,), float(size))} for size in (1000, 1001)]
+    write_tensors(path, versions[0])
+    child = os.fork()
+    if child == 0:
+        while True:
+            for version in versions:
+                write_tensors(path, version)
+    try:
+        found = {len(read_tensors(path)[0]["params"]) for _ in range(1500)}
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert found == {1000, 1001}
+
+
 def test_a_file_cut_off_anywhere_is_refused(tmp_path):
     path = tmp_path / "x.safetensors"
     write_tensors(path, TENSORS)

@@ -122,9 +122,7 @@ def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Te
             content = cipher.open(path.read_bytes())
             tensors, metadata = load(content), _metadata(content)
         else:
-            with safe_open(path, framework="pt") as file:
-                metadata = dict(file.metadata() or {})
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors, metadata = _read(path)
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
             f"{path} is not a complete safetensors file ({error}): delete it or restore a copy"
@@ -134,6 +132,24 @@ def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Te
     if metadata.pop("sha256") != _checksum(tensors, metadata):
         raise FedUnlearnError(f"{path} is damaged (its checksum does not match): delete it or restore a copy")
     return tensors, metadata
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The library opens a file twice: if another process has replaced it in between, it is read again."""
+    while True:
+        before = path.stat()
+        problem: Exception | None = None
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = dict(file.metadata() or {})
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, RuntimeError) as error:
+            problem = error
+        now = path.stat()
+        if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
+            if problem is not None:
+                raise problem
+            return tensors, metadata
 
 
 def _metadata(content: bytes) -> dict[str, str]:
