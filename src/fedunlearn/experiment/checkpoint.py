@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..core import FedUnlearnError, State, vectors
 from ..record import read_state, read_tensors
+from ..record.files import read_unverified
 from .code import sha256
 from .settings import UserFile
 
@@ -22,9 +23,7 @@ def read_model(file: UserFile, module: nn.Module) -> State:
     if file.sha256 and sha256(path) != file.sha256:
         raise FedUnlearnError(f"{path} has changed since the run began: restore it, or start a new run")
     try:
-        with safe_open(path, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        tensors, metadata = read_unverified(path)
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
             f"{path} is not a safetensors file ({error}): save a model's state_dict with "

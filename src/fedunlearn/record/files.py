@@ -122,7 +122,7 @@ def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Te
             content = cipher.open(path.read_bytes())
             tensors, metadata = load(content), _metadata(content)
         else:
-            tensors, metadata = _read(path)
+            tensors, metadata = read_unverified(path)
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
             f"{path} is not a complete safetensors file ({error}): delete it or restore a copy"
@@ -134,8 +134,11 @@ def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Te
     return tensors, metadata
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The library opens a file twice: if another process has replaced it in between, it is read again."""
+def read_unverified(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Reads the tensors and metadata of any safetensors file.
+
+    The library opens a file twice: if another process has replaced it in between, it is read again.
+    """
     while True:
         before = path.stat()
         problem: Exception | None = None
