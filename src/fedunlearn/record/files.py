@@ -141,13 +141,13 @@ def read_unverified(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     while True:
         before = path.stat()
-        problem: Exception | None = None
+        problem: SafetensorError | None = None
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = dict(file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, RuntimeError) as error:
-            problem = error
+            problem = SafetensorError(str(error))
         now = path.stat()
         if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
             if problem is not None:
