@@ -111,7 +111,8 @@ def test_an_answer_that_is_killed_at_a_random_time_ends_in_the_same_bytes(new, w
 @pytest.mark.chaos
 def test_a_thousand_kills_at_random_times_change_nothing(new, whole, tmp_path):
     where = kill_at_random(new, whole, tmp_path, 1000)
-    assert {"-", "verified 1", "verified 2", *EVENTS} - {"verified", "purged"} <= {*where}
+    # Some states last so short that a random kill may miss them; every file event has its own test.
+    assert {"-", "authenticated", "unlearning", "verified 1", "recovering", "verified 2"} <= {*where}
 
 
 @dataclass(frozen=True)
