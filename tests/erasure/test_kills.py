@@ -66,15 +66,28 @@ def told(folder: Path) -> str:
     )
 
 
-def killed(work: Callable[[], object], seconds: float) -> bool:
-    """Whether the work was killed after so many seconds of its processor time, and not finished."""
-    child = started(work)
-    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) and used(child) < seconds:
+def killed(folder: Path, entries: int, seconds: float) -> bool:
+    """Whether an answer was killed, and not finished.
+
+    It is killed so many seconds of its processor time after the ledger has so many entries.
+    """
+    child, since = started(lambda: way(folder)), None
+    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if since is None and written(folder) >= entries:
+            since = used(child) if entries else 0.0
+        if since is not None and used(child) - since >= seconds:
+            break
         time.sleep(0.0005)
     os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     assert status in (0, signal.SIGKILL), "the work failed"
     return status != 0
+
+
+def written(folder: Path) -> int:
+    """Complete entries of the ledger."""
+    path = folder / "ledger.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def used(process: int) -> float:
@@ -83,7 +96,10 @@ def used(process: int) -> float:
 
 
 def kill_at_random(new: Path, whole: dict[str, bytes], place: Path, kills: int) -> Counter[str]:
-    """Kills so many answers, a tenth of them once more when they are continued; counts where they were."""
+    """Kills so many answers, a tenth of them once more when they are continued; counts where they were.
+
+    Every other one is killed at any time, the rest soon after an entry: some stages are short.
+    """
     draw = random.Random("kills")
     began = time.process_time()
     way(shutil.copytree(new, place / "timed"))
@@ -93,10 +109,11 @@ def kill_at_random(new: Path, whole: dict[str, bytes], place: Path, kills: int) 
     folder = place / "desk"
     while where.total() < kills:
         shutil.copytree(new, folder)
-        if killed(lambda: way(folder), draw.uniform(0, longest)):
+        soon = draw.randrange(len(EVENTS)), draw.uniform(0, longest / 40)
+        if killed(folder, *(soon if where.total() % 2 else (0, draw.uniform(0, longest)))):
             where[told(folder)] += 1
             if where.total() % 10 == 0:
-                twice += killed(lambda: way(folder), draw.uniform(0, longest / 2))
+                twice += killed(folder, 0, draw.uniform(0, longest / 2))
             way(folder)
             assert contents(folder) == whole, f"killed when the ledger told {where}"
         shutil.rmtree(folder)
