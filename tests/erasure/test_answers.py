@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from functools import partial
 
 import pytest
@@ -129,11 +131,16 @@ def test_a_request_that_another_overtook_is_answered_from_the_new_model(folder, 
     assert first.last("admitted").fields["retained"] == (2 if opened(folder).forgotten(["site-2"]) else 3)
 
 
-def test_a_history_is_kept_for_a_second_attempt(folder, monkeypatch, tmp_path):
-    server = Server(production(opened(folder)), federation(), folder=tmp_path / "training")
+def recorded(folder, place):
+    """A file with what training recorded."""
+    server = Server(production(opened(folder)), federation(), folder=place / "training")
     server.train(2, 0.05, history=["norms"])
-    path = tmp_path / "history.safetensors"
-    write_tensors(path, server.history.tensors())
+    write_tensors(place / "history.safetensors", server.history.tensors())
+    return place / "history.safetensors"
+
+
+def test_a_history_is_kept_for_a_second_attempt(folder, monkeypatch, tmp_path):
+    path = recorded(folder, tmp_path)
     assert TARGET in read_history(path).rows["norms"]
     case = failed(folder, received(folder), monkeypatch, history=path)
     assert TARGET not in read_history(path).rows["norms"]
@@ -142,11 +149,12 @@ def test_a_history_is_kept_for_a_second_attempt(folder, monkeypatch, tmp_path):
     assert tried(folder, case, history=path).standing is Standing.CERTIFIED
 
 
-def test_a_history_that_nobody_keeps_is_not_touched(folder, tmp_path):
-    path = tmp_path / "history.safetensors"
-    with pytest.raises(FedUnlearnError):
+def test_a_history_stays_whole_while_the_request_is_not_admitted(folder, tmp_path):
+    path = recorded(folder, tmp_path)
+    change(folder, '"fedosd"', '"fupga"')  # needs what was not recorded
+    with pytest.raises(FedUnlearnError, match="cannot be answered yet"):
         tried(folder, received(folder), history=path)
-    assert not path.exists()
+    assert TARGET in read_history(path).rows["norms"]
 
 
 def test_the_absence_of_others_is_not_blamed_on_the_client(folder):
@@ -214,8 +222,7 @@ def test_a_run_without_its_manifest_is_refused(folder):
         tried(folder, case)
 
 
-def test_the_same_secret_gives_other_keys_for_other_purposes():
-    key = Key(bytes(range(32)))
-    assert key.pseudonym("a") != key.pseudonym("b")
-    assert key.open(key.seal(b"content")) == b"content"
-    assert key.id not in key.seal(b"").hex()
+def test_a_pseudonym_is_not_made_with_the_secret_itself():
+    secret = bytes(range(32))
+    bare = hmac.new(secret, b"a", hashlib.sha256).hexdigest()[:32]
+    assert Key(secret).pseudonym("a") not in (bare, Key(secret[::-1]).pseudonym("a"))

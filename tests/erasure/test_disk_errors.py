@@ -9,24 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from desks import answer, contents, document, make, opened, repeatable, way
+from desks import answer, contents, document, opened, repeatable, way
 from file_events import watch
 
 from fedunlearn import FedUnlearnError
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT)
-
-
-@pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("new") / "desk")
-
-
-@pytest.fixture(scope="module")
-def whole(new: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = shutil.copytree(new, tmp_path_factory.mktemp("whole") / "desk")
-    way(folder)
-    return contents(folder)
 
 
 def struck(folder: Path, number: int, error: int, once: bool) -> str | None:

@@ -21,7 +21,6 @@ from desks import (
     answer,
     contents,
     document,
-    make,
     opened,
     repeatable,
     started,
@@ -36,18 +35,6 @@ from fedunlearn.erasure import receive, verify
 from fedunlearn.erasure.certificate import read_certificate
 
 DAY = 24 * 3600
-
-
-@pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("new") / "desk")
-
-
-@pytest.fixture(scope="module")
-def whole(new: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = shutil.copytree(new, tmp_path_factory.mktemp("whole") / "desk")
-    way(folder)
-    return contents(folder)
 
 
 def patient(folder: Path) -> None:

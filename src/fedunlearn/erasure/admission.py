@@ -83,8 +83,9 @@ def admit(work: Work, given: History | None, build: Callable[[], nn.Module] | No
     same = {"model": model_hash(model), "settings": settings(work.desk, plan.method)}
     if last is None or not same.items() <= last.fields.items():
         for folder in (work.place / RUN, work.place / RETRAINED):
-            with explained(folder):
-                shutil.rmtree(folder, ignore_errors=not folder.exists())
+            if folder.exists():
+                with explained(folder):
+                    shutil.rmtree(folder)
     write(work.place / "plan.json", json_bytes(plan.as_dict()), private=True)
     write(work.place / ORIGINAL, work.key.seal(state_bytes(model)), private=True)
     kept = {"history": last.fields["history"]} if last and "history" in last.fields else {}

@@ -13,7 +13,6 @@ from torch import nn
 from ..authority import new_key, public_part
 from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, State, did_you_mean, vectors
 from ..core.hashes import module_hash
-from ..driver import unlearn
 from ..experiment import Experiment, Setting, prepare, read
 from ..experiment.checkpoint import read_model
 from ..experiment.pretraining import pretraining
@@ -133,21 +132,7 @@ def _trained(setting: Setting, listeners: Sequence[Listener], workers: int | Non
     """The model as an experiment trains it, but without its cache: no copy may outlive a request."""
     if setting.experiment.checkpoint is not None:
         return read_model(setting.experiment.checkpoint, setting.build(0))
-    training = pretraining(setting)
-    with setting.federation(training.clients, workers, training.phase.stage) as federation:
-        outcome = unlearn(
-            (training.phase,),
-            training.request,
-            federation,
-            training=setting.training,
-            seed=training.seed,
-            evaluate_every=setting.experiment.pretraining.evaluate_every,
-            participation=setting.participation,
-            listeners=listeners,
-        )
-    if outcome.status.failed:
-        raise FedUnlearnError(outcome.reason)
-    return outcome.state
+    return pretraining(setting).train(listeners, workers=workers)
 
 
 def _settings(chosen: Experiment, clients: Sequence[ClientId]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.data import ClientData
-from ..core import ClientId, FedUnlearnError, Listener, Phase, Request, State, history
+from ..core import ClientId, FedUnlearnError, Listener, Phase, Progress, Request, State, history
 from ..data.sources import user_cache
 from ..driver import Participation, unlearn
 from ..methods import Pretraining
@@ -69,7 +69,7 @@ class CachedTraining:
         workers: int | None = None,
     ) -> State:
         """The trained model; a training that was cut off continues."""
-        setting, folder, rounds = self.setting, self.folder, self.phase.rounds
+        folder, rounds = self.folder, self.phase.rounds
         with locked(folder / "lock", wait=True):
             self._verify()
             if not self.kept:
@@ -80,23 +80,36 @@ class CachedTraining:
                     recorder = Recorder(
                         folder / f"{rounds}-rounds", self.identity, seconds=checkpoint_seconds
                     )
-                with recorder, setting.federation(self.clients, workers, self.phase.stage) as federation:
-                    outcome = unlearn(
-                        (self.phase,),
-                        self.request,
-                        federation,
-                        training=setting.training,
-                        seed=self.seed,
-                        evaluate_every=setting.experiment.pretraining.evaluate_every,
-                        participation=setting.participation,
-                        listeners=(recorder, *listeners),
-                        resume=recorder.progress,
-                    )
-                if outcome.status.failed:
-                    raise FedUnlearnError(outcome.reason)
-                files.write({self._file.name: files.state(outcome.state)})
+                with recorder:
+                    trained = self.train((recorder, *listeners), workers=workers, resume=recorder.progress)
+                files.write({self._file.name: files.state(trained)})
             state, _ = read_state(self._file)
         return state
+
+    def train(
+        self,
+        listeners: Sequence[Listener] = (),
+        *,
+        workers: int | None = None,
+        resume: Progress | None = None,
+    ) -> State:
+        """The trained model, without a look at the cache."""
+        setting = self.setting
+        with setting.federation(self.clients, workers, self.phase.stage) as federation:
+            outcome = unlearn(
+                (self.phase,),
+                self.request,
+                federation,
+                training=setting.training,
+                seed=self.seed,
+                evaluate_every=setting.experiment.pretraining.evaluate_every,
+                participation=setting.participation,
+                listeners=listeners,
+                resume=resume,
+            )
+        if outcome.status.failed:
+            raise FedUnlearnError(outcome.reason)
+        return outcome.state
 
     def _verify(self) -> None:
         """Refuses a damaged cache folder, and one that was moved here from another training."""
