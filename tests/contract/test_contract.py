@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -278,6 +279,10 @@ def test_a_method_describes_itself(name):
     assert about["summary"]
     assert about["paper"]
     assert about["online"]
+    if about["paper"] != "-":
+        assert re.fullmatch(
+            r"(paper|abstract|summaries|public code|paper's code|ours| and |its code)+", about["source"]
+        )
 
 
 def test_the_closed_form_federation_has_room_for_every_method():

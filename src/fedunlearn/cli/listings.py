@@ -33,6 +33,7 @@ def methods(
     ]
     about = {
         "paper": entry.about.get("paper", "-"),
+        "read from": entry.about.get("source", "-"),
         "summary": entry.about.get("summary", "-"),
         "online": entry.about.get("online", "-"),
         "needs": ", ".join(sorted(needs)) or "-",

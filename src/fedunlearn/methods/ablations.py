@@ -10,7 +10,7 @@ from ..maths import common_descent, plain_descent, random_direction
 from .fedosd import AnchoredAveraging, Direct, ForgettingDescent, fedosd, steepest
 from .schedule import Schedule
 
-PAPER, ONLINE = "Pan et al., AAAI 2025", "targets and retained, then retained"
+PAPER, SOURCE, ONLINE = "Pan et al., AAAI 2025", "paper", "targets and retained, then retained"
 
 
 def _phases(schedule: Schedule, direction: Direct = steepest) -> tuple[Phase, ...]:
@@ -21,14 +21,20 @@ def _phases(schedule: Schedule, direction: Direct = steepest) -> tuple[Phase, ..
 
 
 @method(
-    "fedosd-m1", paper=PAPER, summary="FedOSD with gradient ascent in place of the UCE loss", online=ONLINE
+    "fedosd-m1",
+    paper=PAPER,
+    source=SOURCE,
+    summary="FedOSD with gradient ascent in place of the UCE loss",
+    online=ONLINE,
 )
 def m1(schedule: Schedule) -> tuple[Phase, ...]:
     """No UCE: the targets maximise the cross-entropy."""
     return fedosd(schedule, objective="ascent")
 
 
-@method("fedosd-m2", paper=PAPER, summary="FedOSD without the orthogonal projection", online=ONLINE)
+@method(
+    "fedosd-m2", paper=PAPER, source=SOURCE, summary="FedOSD without the orthogonal projection", online=ONLINE
+)
 def m2(schedule: Schedule) -> tuple[Phase, ...]:
     """No projection: the targets' descent direction is used unchanged."""
     return _phases(schedule, direction=lambda forget, retain, _: plain_descent(forget, retain))
@@ -37,6 +43,7 @@ def m2(schedule: Schedule) -> tuple[Phase, ...]:
 @method(
     "fedosd-m3",
     paper=PAPER,
+    source=SOURCE,
     summary="FedOSD with the common descent direction of all clients (MGDA)",
     online=ONLINE,
 )
@@ -49,7 +56,11 @@ def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
 
 
 @method(
-    "fedosd-m4", paper=PAPER, summary="FedOSD with a random orthogonal direction that forgets", online=ONLINE
+    "fedosd-m4",
+    paper=PAPER,
+    source=SOURCE,
+    summary="FedOSD with a random orthogonal direction that forgets",
+    online=ONLINE,
 )
 def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tuple[Phase, ...]:
     """``spread`` is the length of the random part relative to the steepest; ``literal`` uses it alone."""
@@ -61,13 +72,13 @@ def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tup
     )
 
 
-@method("fedosd-m5", paper=PAPER, summary="FedOSD with plain post-training", online=ONLINE)
+@method("fedosd-m5", paper=PAPER, source=SOURCE, summary="FedOSD with plain post-training", online=ONLINE)
 def m5(schedule: Schedule) -> tuple[Phase, ...]:
     """No projection in post-training."""
     return fedosd(schedule, anchor="never")
 
 
-@method("fedosd-m6", paper=PAPER, summary="FedOSD with an unbounded UCE loss", online=ONLINE)
+@method("fedosd-m6", paper=PAPER, source=SOURCE, summary="FedOSD with an unbounded UCE loss", online=ONLINE)
 def m6(schedule: Schedule) -> tuple[Phase, ...]:
     """The loss −log(1 − p) is unbounded as p approaches 1; its gradient in the logits is bounded."""
     return fedosd(schedule, objective="unlikelihood")

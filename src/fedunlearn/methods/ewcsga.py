@@ -105,6 +105,7 @@ class ElasticAscent(Phase):
 @method(
     "ewcsga",
     paper="Wu et al., IEEE Network 2022",
+    source="summaries",
     summary="gradient ascent at the targets with an elastic-weight-consolidation penalty",
     online="targets, then retained",
 )

@@ -53,6 +53,7 @@ def share(number: int, rounds: int) -> float:
 @method(
     "fast-retrain",
     paper="ours, after Hsu et al., 2019",
+    source="ours",
     summary="a new model from the retained clients alone, in fewer rounds: momentum and a falling rate",
     online="retained",
 )

@@ -76,6 +76,7 @@ class LayerwiseReplay(CalibratedReplay):
 @method(
     "federaser",
     paper="Liu et al., IWQoS 2021",
+    source="summaries and public code",
     summary="replays the recorded rounds without the targets: new directions, recorded norms",
     online="retained",
 )

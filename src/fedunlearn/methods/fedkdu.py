@@ -66,6 +66,7 @@ class PublicDistillation(Phase):
 @method(
     "fedkdu",
     paper="Wu, Zhu and Mitra, arXiv 2201.09441",
+    source="summaries and public code",
     summary="erases the targets' updates, then distils the old model on public data",
     online="retained",
 )

@@ -107,6 +107,7 @@ class AnchoredAveraging(Phase):
 @method(
     "fedosd",
     paper="Pan et al., AAAI 2025",
+    source="paper and its code",
     summary="orthogonal steepest descent on the unlearning loss, then anchored averaging",
     online="targets and retained, then retained",
 )

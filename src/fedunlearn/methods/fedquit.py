@@ -52,6 +52,7 @@ class Quitting(TargetTraining):
 @method(
     "fedquit",
     paper="Mora et al., arXiv 2408.07587",
+    source="paper's code",
     summary="the targets distil from the old model with their labels' logits lowered",
     online="targets, then retained",
 )

@@ -58,6 +58,7 @@ def noise_for(epsilon: float, beta: float, bound: float) -> float:
 @method(
     "fedrecovery",
     paper="Zhang et al., IEEE TIFS 2023",
+    source="summaries",
     summary="subtracts the targets' weighted residuals from the model, in one server step",
     online="retained",
 )

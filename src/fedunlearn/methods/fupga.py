@@ -82,6 +82,7 @@ class ProjectedAscent(Phase):
 @method(
     "fupga",
     paper="Halimi et al., 2022",
+    source="paper's code",
     summary="projected gradient ascent at the targets, in a ball around the others' mean model",
     online="targets, then retained",
 )

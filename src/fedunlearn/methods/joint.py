@@ -44,6 +44,7 @@ class JointDescent(ForgettingDescent):
 @method(
     "fedosd-joint",
     paper="ours, after Pan et al., AAAI 2025",
+    source="ours",
     summary="FedOSD that lets the retained clients learn in the same round; no post-training",
     online="targets and retained",
 )

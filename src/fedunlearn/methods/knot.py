@@ -134,6 +134,7 @@ def _mean(models: Mapping[str, Vector]) -> Vector:
 @method(
     "knot",
     paper="Su and Li, INFOCOM 2023",
+    source="summaries",
     summary="retrains only the targets' cluster; pre-training must have been clustered",
     online="retained",
 )

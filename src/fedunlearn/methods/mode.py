@@ -101,6 +101,7 @@ class MomentumDegradation(Phase):
 @method(
     "mode",
     paper="Zhao et al., IEEE IoT-J 2023",
+    source="summaries",
     summary="pulls the model towards a new one that only the retained clients train",
     online="targets and retained, then retained",
 )

@@ -34,6 +34,7 @@ class WeightNegation(Phase):
 @method(
     "not",
     paper="Khalil et al., CVPR 2025",
+    source="summaries and public code",
     summary="negates the first layer's weights, then continues training without the targets",
     online="retained",
 )

@@ -37,6 +37,7 @@ class NegatedUpdate(Phase):
 @method(
     "puf",
     paper="Mora et al., arXiv 2504.05822",
+    source="paper's code",
     summary="one ordinary round whose target updates are negated and scaled",
     online="targets (retained too in a regular round), then retained",
 )

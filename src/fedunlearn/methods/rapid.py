@@ -55,6 +55,7 @@ class RapidAveraging(FreshAveraging):
 @method(
     "rapid",
     paper="Liu et al., INFOCOM 2022",
+    source="summaries and public code",
     summary="a new model from the retained clients, with quasi-Newton steps",
     online="retained",
 )

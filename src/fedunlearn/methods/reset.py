@@ -47,6 +47,7 @@ def first_layer(request: Request) -> list[str]:
 @method(
     "reset",
     paper="ours",
+    source="ours",
     summary="initialises the first layer anew, then trains on without the targets: a warm retraining",
     online="retained",
 )

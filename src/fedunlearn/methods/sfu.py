@@ -151,6 +151,7 @@ def _summed(replies: Replies) -> dict[str, Tensor]:
 @method(
     "sfu",
     paper="Li et al., arXiv 2302.12448",
+    source="summaries and public code",
     summary="gradient ascent at the targets, off the span of the retained clients' layer inputs",
     online="targets and retained, then retained",
 )
