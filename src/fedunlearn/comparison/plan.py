@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +42,13 @@ class Grid(Table):
     """The choice; it replaces `unlearning.lr` and `recovery.lr`."""
     share: Share = 0.2
     """Of the rounds of each stage, in a trial."""
+    seed: Natural | None = None
+    """Of the trials; the first of the comparison unless given."""
+    columns: tuple[str, ...] = ()
+    """Where trials are made; each serves all columns whose targets are backdoored, or clean, like its own.
+    Unless given, every column has its own trials."""
+    rule: Literal["least", "retraining"] = "least"
+    """`least` prefers to forget as much as possible; `retraining`, as much as a retraining does."""
 
 
 class Shown(Table):
@@ -91,6 +98,8 @@ class Comparison:
     figures: tuple[str, ...] = ()
     relearn: int = 0
     """Rounds of relearning in audits."""
+    tried: Mapping[str, Mapping[str, Experiment]] = field(default_factory=dict)
+    """The columns in which trials are made for others."""
 
     def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
         """The run folders of a column, by row: of what is wanted, or of all rows and seeds there are."""
@@ -163,17 +172,25 @@ def read_comparison(
         for name, changes in part.items():
             _refuse_own(changes, f"{path}, {place}.{name}")
     base = _merged({"name": named_after(path), **values}, plan.scale.get(size, {}))
-    experiments: dict[str, dict[str, Experiment]] = {}
-    for column in _wanted(columns, only):
+
+    def experiments_of(column: str) -> dict[str, Experiment]:
         changes = dict(columns[column])
         own = _sizes(changes.pop("scale", {}), plan, f"{path}, columns.{column}").get(size, {})
         asked = _merged(_merged(base, changes), own)
-        experiments[column] = {
+        return {
             row: _experiment(
                 _merged(asked, {"method": row, **rows[row]}), overrides, f"{path}, methods.{row}"
             )
             for row in _wanted(rows, only)
         }
+
+    experiments = {column: experiments_of(column) for column in _wanted(columns, only)}
+    tried = plan.grid.columns if plan.grid else ()
+    for column in tried:
+        if column not in columns:
+            raise FedUnlearnError(
+                f"{path}: grid names an unknown column {column!r}{did_you_mean(column, columns)}"
+            )
     first = next(iter(next(iter(experiments.values())).values()))
     return Comparison(
         first.name,
@@ -185,6 +202,7 @@ def read_comparison(
         plan.paper,
         plan.show.figures,
         plan.relearn,
+        {column: experiments_of(column) for column in tried},
     )
 
 

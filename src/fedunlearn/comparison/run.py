@@ -11,7 +11,7 @@ from ..experiment import Experiment, Show, check, perform
 from ..record import read_json
 from .audits import DECIDES_PRETRAINING, audit_runs, reference_trainings
 from .plan import Comparison, place
-from .tuning import at_rate, best_rate, trials
+from .tuning import at_rate, best_rate, standard_of_trials, trials
 
 
 def missing(comparison: Comparison, folder: Path) -> int:
@@ -28,7 +28,7 @@ def planned(comparison: Comparison, folder: Path) -> dict[str, tuple[int, int]]:
     for seed in comparison.seeds:
         for column, rows in comparison.columns.items():
             for row, experiment in rows.items():
-                wanted |= dict(trials(comparison, folder, column, row).values())
+                wanted |= _tuning(comparison, folder, column, row)
                 wanted[place(folder, column, seed, row)] = experiment.model_copy(update={"seed": seed})
     runs: dict[str, tuple[int, int]] = {}
     trained: set[str] = set()
@@ -51,12 +51,29 @@ def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int 
         for column, rows in comparison.columns.items():
             for row, experiment in rows.items():
                 chosen = experiment.model_copy(update={"seed": seed})
-                if tried := trials(comparison, folder, column, row):
-                    for run, trial in tried.values():
-                        _perform(trial, run, folder, show, workers)
-                    chosen = at_rate(chosen, best_rate({rate: run for rate, (run, _) in tried.items()}))
+                for run, trial in _tuning(comparison, folder, column, row).items():
+                    _perform(trial, run, folder, show, workers)
+                chosen = at_chosen_rate(comparison, folder, column, row, chosen)
                 _perform(chosen, place(folder, column, seed, row), folder, show, workers)
     audit_runs(comparison, folder, show, workers=workers)
+
+
+def at_chosen_rate(
+    comparison: Comparison, folder: Path, column: str, row: str, experiment: Experiment
+) -> Experiment:
+    """The experiment at the rate that its finished trials chose, or as it is where there are none."""
+    tried = {rate: run for rate, (run, _) in trials(comparison, folder, column, row).items()}
+    if not tried:
+        return experiment
+    standard = standard_of_trials(comparison, folder, column, row)
+    return at_rate(experiment, best_rate(tried, standard[0] if standard else None))
+
+
+def _tuning(comparison: Comparison, folder: Path, column: str, row: str) -> dict[Path, Experiment]:
+    """The trials of a row, and the retraining that they are compared with."""
+    tried = dict(trials(comparison, folder, column, row).values())
+    standard = standard_of_trials(comparison, folder, column, row)
+    return tried | ({standard[0]: standard[1]} if tried and standard else {})
 
 
 def _require_data(comparison: Comparison, folder: Path) -> None:

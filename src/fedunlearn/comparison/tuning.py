@@ -1,4 +1,4 @@
-"""Learning rates chosen by short trials on the first seed, from training data alone."""
+"""Learning rates chosen by trials, from training data alone."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..core import FedUnlearnError
 from ..experiment import Experiment, StagePlan
-from ..report.trials import score
+from ..report.trials import score, score_beside
 from .plan import Comparison
+
+STANDARD = "retraining"
+"""The folder of the retraining that trials are compared with, beside those of the rows."""
 
 
 def trials(
     comparison: Comparison, folder: Path, column: str, row: str
 ) -> dict[float, tuple[Path, Experiment]]:
     """The folder and experiment of each trial, by rate; empty if there is no grid or no rate matters."""
-    experiment = comparison.columns[column][row]
     grid = comparison.grid
-    if grid is None or not _rate_matters(experiment):
+    if grid is None or not _rate_matters(comparison.columns[column][row]):
         return {}
+    column, experiment = _tried(comparison, column, row)
     short = experiment.model_copy(
         update={
-            "seed": comparison.seeds[0],
+            "seed": _seed(comparison),
             "count_conflicts": False,
             "unlearning": _shortened(experiment.unlearning, grid.share),
             "recovery": _shortened(experiment.recovery, grid.share),
@@ -32,13 +36,34 @@ def trials(
     }
 
 
-def best_rate(trials: Mapping[float, Path]) -> float:
-    """The rate whose trial ended best by ``score``; ties go to the smallest rate.
+def standard_of_trials(
+    comparison: Comparison, folder: Path, column: str, row: str
+) -> tuple[Path, Experiment] | None:
+    """The retraining, as long as pre-training, that the trials of a row are compared with."""
+    if comparison.grid is None or comparison.grid.rule != "retraining":
+        return None
+    column, experiment = _tried(comparison, column, row)
+    retrained = experiment.model_copy(
+        update={
+            "seed": _seed(comparison),
+            "count_conflicts": False,
+            "method": "retrain",
+            "options": {"rounds": experiment.pretraining.rounds},
+            "pretraining": experiment.pretraining.model_copy(update={"clusters": 1, "history": []}),
+        }
+    )
+    return folder / column / "trials" / STANDARD, retrained
 
-    No test data is read. The backdoor's accuracy is the ASR that tables show, because the paper measures
-    it on training pictures. If every trial failed, the smallest rate shows the failure.
+
+def best_rate(trials: Mapping[float, Path], standard: Path | None = None) -> float:
+    """The rate whose trial ended best by ``score``, or by ``score_beside`` a retraining.
+
+    Ties go to the smallest rate. No test data is read. The backdoor's accuracy is the ASR that tables show,
+    because the paper measures it on training pictures. If every trial failed, the smallest rate shows the
+    failure.
     """
-    scores = {rate: reached for rate, run in trials.items() if (reached := score(run)) is not None}
+    found = {rate: score_beside(run, standard) if standard else score(run) for rate, run in trials.items()}
+    scores = {rate: reached for rate, reached in found.items() if reached is not None}
     return max(sorted(scores), key=lambda rate: scores[rate], default=min(trials))
 
 
@@ -50,6 +75,23 @@ def at_rate(experiment: Experiment, rate: float) -> Experiment:
             "recovery": experiment.recovery.model_copy(update={"lr": rate}),
         }
     )
+
+
+def _tried(comparison: Comparison, column: str, row: str) -> tuple[str, Experiment]:
+    """The column in which the trials for a column are made, and the experiment of a row there."""
+    experiment = comparison.columns[column][row]
+    if not comparison.tried:
+        return column, experiment
+    for name, rows in comparison.tried.items():
+        if rows[row].backdoor.enabled == experiment.backdoor.enabled:
+            return name, rows[row]
+    like = "backdoored" if experiment.backdoor.enabled else "clean"
+    raise FedUnlearnError(f"no trial serves column {column!r}: add one with {like} targets to grid.columns")
+
+
+def _seed(comparison: Comparison) -> int:
+    assert comparison.grid is not None
+    return comparison.seeds[0] if comparison.grid.seed is None else comparison.grid.seed
 
 
 def _shortened(stage: StagePlan, share: float) -> StagePlan:

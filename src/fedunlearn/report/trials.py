@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from ..core import FedUnlearnError
+from ..core import FedUnlearnError, Metrics
 from .runs import read_run
 
 
@@ -26,6 +26,28 @@ def score(trial: Path) -> float | None:
     return fmean(
         float(row["r_seen"]) - float(row.get("asr", row.get("forget_acc", 0.0))) for row in ends.values()
     )
+
+
+def score_beside(trial: Path, retraining: Path) -> float | None:
+    """The score of a trial beside a retraining, computed from training data only; None if it failed.
+
+    It is the final accuracy of the retained clients minus the distance to the retraining in what is to be
+    forgotten: the attack success rate on the targets' own images, or the accuracy on the forgotten data.
+    The retraining never saw these data, so neither more nor less than it knows is to be left.
+    """
+    run = read_run(trial)
+    if run.failed:
+        return None
+    ended, wanted = _last(trial), _last(retraining)
+    key = "asr" if "asr" in ended else "forget_acc"
+    return float(ended["r_seen"]) - abs(float(ended[key]) - float(wanted[key]))
+
+
+def _last(folder: Path) -> Metrics:
+    rows = [row for row in read_run(folder).rows if "r_seen" in row]
+    if not rows:
+        raise unmeasured(folder)
+    return rows[-1]
 
 
 def unmeasured(run: Path) -> FedUnlearnError:
