@@ -29,11 +29,13 @@ from fedunlearn.experiment import (
 from fedunlearn.experiment.turns import Turn, turns
 from fedunlearn.methods import Schedule
 from fedunlearn.record import (
+    digest,
     model_hash,
     read_json,
     read_metrics,
     read_outcome,
     read_state,
+    read_tensors,
 )
 from fedunlearn.report import collect, read_run, verdict, write_report
 from fedunlearn.report.description import request
@@ -78,12 +80,15 @@ def small(**changes: object) -> Experiment:
 
 
 def rows(folder: Path) -> list[dict[str, object]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in read_metrics(folder)]
+    return [
+        {key: value for key, value in row.items() if not key.startswith("seconds")}
+        for row in read_metrics(folder)
+    ]
 
 
 def results(folder: Path) -> list[object]:
     return [
-        (read_outcome(place), rows(place), (place / "model.safetensors").read_bytes())
+        (read_outcome(place), rows(place), digest(read_tensors(place / "model.safetensors")[0]))
         for place in (folder / "earlier/1", folder)
     ]
 
