@@ -10,7 +10,17 @@ from torch import nn
 
 from .core import Federation, Listener, Outcome, Phase, Request, Status, vectors
 from .driver import unlearn
-from .record import Folder, Recorder, environment, fingerprint, json_bytes, model_hash, read_outcome
+from .record import (
+    Cipher,
+    Folder,
+    Recorder,
+    environment,
+    fingerprint,
+    json_bytes,
+    model_hash,
+    read_metrics,
+    read_outcome,
+)
 
 
 def finished(folder: Path) -> bool:
@@ -50,6 +60,12 @@ def run_in(
             resume=recorder.progress,
             **options,
         )
+    conclude(folder, module, outcome)
+    return outcome
+
+
+def conclude(folder: Folder, module: nn.Module, outcome: Outcome) -> None:
+    """Writes how a run ended, and its final model, with which the module is overwritten."""
     vectors.load(module, outcome.state)
     ended = {
         "status": outcome.status,
@@ -62,4 +78,19 @@ def run_in(
     folder.write(
         {"model.safetensors": folder.tensors(module.state_dict()), "outcome.json": json_bytes(ended)}
     )
-    return outcome
+
+
+def concluded(folder: Path, identity: Mapping[str, Any], cipher: Cipher | None = None) -> Outcome:
+    """The outcome of a run that has ended, from its folder."""
+    progress = Recorder(folder, fingerprint(identity), cipher=cipher).progress
+    assert progress is not None
+    ended = read_outcome(folder)
+    return Outcome(
+        progress.state,
+        Status(ended["status"]),
+        ended["reason"],
+        tuple(read_metrics(folder)),
+        tuple(ended.get("unheard", ())),
+        tuple(ended.get("warnings", ())),
+        ended.get("guards"),
+    )

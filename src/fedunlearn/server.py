@@ -33,7 +33,6 @@ from .core import (
     Request,
     Selective,
     State,
-    Status,
     Task,
     did_you_mean,
     requirements,
@@ -47,7 +46,7 @@ from .driver.rehearsal import asked
 from .engines import Sequential, join, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule
 from .options import check_options
-from .running import finished, run_in
+from .running import concluded, finished, run_in
 from .tasks import Classification, described
 
 PUBLIC = "public"
@@ -536,7 +535,7 @@ class Server:
         }
         with record.locked(place / "lock"):
             if finished(place):
-                return _read(place, identity, self._cipher)
+                return concluded(place, identity, self._cipher)
             files = record.claim(place, record.fingerprint(begun), cipher=self._cipher)
             files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:
@@ -645,23 +644,6 @@ def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("data", "start")}
-
-
-def _read(place: Path, identity: Mapping[str, Any], cipher: record.Cipher | None) -> Outcome:
-    """The outcome of a step that has ended."""
-    progress = record.Recorder(place, record.fingerprint(identity), cipher=cipher).progress
-    assert progress is not None
-    ended = record.read_outcome(place)
-    rows = tuple(record.read_metrics(place))
-    return Outcome(
-        progress.state,
-        Status(ended["status"]),
-        ended["reason"],
-        rows,
-        tuple(ended.get("unheard", ())),
-        tuple(ended.get("warnings", ())),
-        ended.get("guards"),
-    )
 
 
 def _digest(data: Data) -> str:

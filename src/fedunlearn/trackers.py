@@ -48,7 +48,7 @@ class Tracking:
 
     A resumed run repeats the rounds after its checkpoint with identical results, so rounds in the store are
     skipped, and missing rounds are read from ``metrics.jsonl``. If the store fails, the tracker warns and
-    stops; the run continues.
+    stops; the run continues. Of successive requests, the last is tracked.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class Tracking:
             self._attempt(lambda: self._finish(kind))
 
     def __call__(self, event: Event) -> None:
+        if "request" in event.metrics:
+            return
         training = event.phases[event.progress.phase].stage is Stage.PRETRAINING
         self._waiting.append((Stage.PRETRAINING if training else Stage.UNLEARNING, event.metrics))
         # The run's own rounds can wait, because its folder has them; those of shared pre-training cannot.

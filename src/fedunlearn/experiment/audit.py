@@ -19,6 +19,7 @@ from ..evidence.verdicts import MARGIN
 from ..record import (
     RECOVERY_HINT,
     claim,
+    earlier,
     json_bytes,
     locked,
     model_hash,
@@ -245,7 +246,9 @@ def run_model(folder: Path, setting: Setting) -> Made:
     """The final model of a run."""
     experiment = recorded(folder)
     state = read_model(UserFile(path=folder / "model.safetensors"), setting.build(0))
-    how = {"made": "run", "method": experiment.method, "rounds": read_metrics(folder)[-1]["elapsed"]}
+    requests = [earlier(folder, number) for number in range(1, experiment.request.requests)]
+    rounds = sum(int(read_metrics(place)[-1]["elapsed"]) for place in (*requests, folder))
+    how = {"made": "run", "method": experiment.method, "rounds": rounds}
     number = {"number": experiment.options.get("number", 1)} if experiment.method == "retrain" else {}
     made = Made(state, how | number)
     if made.sha256 != read_outcome(folder)["model_sha256"]:
@@ -297,7 +300,7 @@ def _checked(experiment: Experiment, folder: Path, other: Path) -> list[str]:
 
 def _shared(experiment: Experiment, name: str) -> Any:
     value = getattr(experiment, name)
-    return value.model_dump(exclude={"directory"}) if hasattr(value, "model_dump") else value
+    return value.model_dump(exclude={"directory", "successive"}) if hasattr(value, "model_dump") else value
 
 
 def _difference(ours: Any, theirs: Any) -> str:

@@ -108,6 +108,10 @@ def _require_testable(experiment: Experiment) -> None:
             "the per-example test is about clean targets, and these have a backdoor: set "
             "backdoor.enabled=false"
         )
+    if experiment.request.successive:
+        raise FedUnlearnError(
+            "the per-example test forgets all targets at once: set request.successive=false"
+        )
     if experiment.checkpoint is not None:
         raise FedUnlearnError("the per-example test trains every ω⁰ itself: remove the checkpoint")
     if not experiment.data.audit:

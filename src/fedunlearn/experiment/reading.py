@@ -103,6 +103,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         models.entry(experiment.model)
         check_reserved(experiment.data.audit, experiment.data.twins, experiment.request.level)
         _check_needs(experiment)
+        _check_successive(experiment)
         _check_decay(experiment)
     except FedUnlearnError as error:
         raise FedUnlearnError(f"{source}: {error}") from None
@@ -123,12 +124,34 @@ def _with_files(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update=changes)
 
 
+def _check_successive(experiment: Experiment) -> None:
+    """Whether there are several requests to answer in turn, and the method can answer a second one."""
+    request, name = experiment.request, experiment.method
+    if not request.successive:
+        return
+    if request.level != "client":
+        raise FedUnlearnError(
+            f"request.successive = true with level = {request.level!r}: only whole clients are forgotten one "
+            "after the other, so use level = 'client'"
+        )
+    if request.requests < 2:
+        raise FedUnlearnError(
+            "request.successive = true with one target: name at least two, or set request.targets = 2"
+        )
+    if "locals" in requirements.needs(experiment.phases()):
+        raise FedUnlearnError(
+            f"{name} cannot serve a second request, because the local models that it starts from still know "
+            "the first client: use another method, or request.successive = false"
+        )
+
+
 def _check_decay(experiment: Experiment) -> None:
     """Whether the learning rate is above zero in the last round, too: steps are divided by it."""
     decay = experiment.training.decay
     before, after = experiment.rounds
     rates = [(experiment.pretraining.lr, before)]
-    rates += [(phase.lr, after) for phase in experiment.phases() if phase.rounds]
+    each = after // experiment.request.requests  # every request counts its own rounds
+    rates += [(phase.lr, each) for phase in experiment.phases() if phase.rounds]
     for rate, rounds in rates:
         if rate * decay**rounds < SMALLEST_RATE:
             raise FedUnlearnError(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..core import Federation, FedUnlearnError, History, Listener, Outcome, Stage, requirements
-from ..core.seeds import derive
+from ..core import Federation, FedUnlearnError, History, Listener, Outcome, Stage, State, Vector, requirements
 from ..driver import Below, Conflicts
 from ..engines import require
 from ..record import (
+    Folder,
     claim,
+    earlier,
     environment,
     fingerprint,
     json_bytes,
@@ -25,11 +27,15 @@ from ..record import (
     tell_unverified,
     verify,
 )
-from ..running import finished, run_in
+from ..running import conclude, concluded, finished, run_in
 from .pretraining import pretrained
 from .reading import check
 from .settings import Experiment
-from .setup import arithmetic, prepare
+from .setup import Setting, arithmetic, prepare
+from .turns import Turn, turns
+
+EARLIER = "earlier request"
+"""The kind of a run folder in which a request before the last was answered."""
 
 
 def perform(
@@ -45,11 +51,18 @@ def perform(
 
     ``workers`` (one for each core, unless given) decides about time, not about the result, and so does
     ``elsewhere``, which connects with clients on other machines for a stage.
+
+    Successive requests before the last are run in ``earlier/1`` and so on. Where one of them fails, the run
+    ends with its status.
     """
     require(experiment.device, experiment.precision)
+    if elsewhere is not None and experiment.request.successive:
+        raise FedUnlearnError(
+            "request.successive = true: clients elsewhere know one request, so successive ones are only "
+            "simulated; set it to false, or use fedunlearn.Server with the federation"
+        )
     config = experiment.model_dump(mode="json")
     setting = replace(prepare(experiment), elsewhere=elsewhere)
-    module, phases = setting.build(0), experiment.phases()
     with locked(folder / "lock"):
         _require_own(folder, config)
         files = claim(folder, fingerprint(config))
@@ -57,31 +70,85 @@ def perform(
             begun = {"experiment.json": config, "environment.json": environment()}
             files.write({name: json_bytes(value) for name, value in begun.items()})
             omega0 = pretrained(setting, listeners, checkpoint_seconds=checkpoint_seconds, workers=workers)
-            history = History.from_tensors(omega0.memory).only(requirements.recorded(phases))
+            history = History.from_tensors(omega0.memory).only(requirements.recorded(experiment.phases()))
             kept = replace(omega0, memory=history.tensors())
             files.write({"omega0.safetensors": files.state(kept)})
-        omega0, _ = read_state(folder / "omega0.safetensors")
-        clients = setting.population.unlearning
-        request = setting.request(omega0, clients, setting.population.targets)
-        identity = {"config": config, "omega0": model_hash(omega0), **arithmetic(experiment)}
-        with setting.federation(clients, workers, Stage.UNLEARNING) as federation:
-            return run_in(
-                files,
-                identity,
-                module,
-                phases,
-                request,
-                federation,
-                listeners=listeners,
-                checkpoint_seconds=checkpoint_seconds,
-                training=setting.training,
-                seed=derive("unlearning", experiment.seed),
-                evaluate_every=experiment.evaluate_every,
-                participation=setting.participation,
-                stop=stop_rules(experiment),
-                probes=[Conflicts(ask=experiment.count_conflicts)],
-                guards=experiment.guards.guards(),
-            )
+        start, _ = read_state(folder / "omega0.safetensors")
+        identity = {"config": config, "omega0": model_hash(start), **arithmetic(experiment)}
+        answer = partial(
+            _answer, setting, listeners=listeners, checkpoint_seconds=checkpoint_seconds, workers=workers
+        )
+        anchors: tuple[Vector, ...] = ()
+        *before, last = turns(setting)
+        for turn in before:
+            outcome = _answer_earlier(turn, folder, identity, start, anchors, answer)
+            if outcome.status.failed:
+                reason = f"request {turn.number} of {turn.of} ({turn.targets[0]}): {outcome.reason}"
+                failed = replace(outcome, reason=reason)
+                conclude(files, setting.build(0), failed)
+                return failed
+            anchors, start = (*anchors, start.params), turn.next_start(start, outcome.state)
+        return answer(last, files, _whole(identity, last, start), start, anchors)
+
+
+def _answer_earlier(
+    turn: Turn,
+    folder: Path,
+    identity: Mapping[str, Any],
+    start: State,
+    anchors: tuple[Vector, ...],
+    answer: Callable[..., Outcome],
+) -> Outcome:
+    """A request before the last, in a run folder of its own; one that has ended is read."""
+    place, whole = earlier(folder, turn.number), _whole(identity, turn, start)
+    config = identity["config"]
+    own = {**config["request"], "targets": list(turn.targets), "successive": False}
+    with locked(place / "lock"):
+        verify(place, resuming=not finished(place))
+        if finished(place):
+            return concluded(place, whole)
+        files = claim(place, fingerprint(whole))
+        files.write({"experiment.json": json_bytes({**config, "kind": EARLIER, "request": own})})
+        return answer(turn, files, whole, start, anchors)
+
+
+def _whole(identity: Mapping[str, Any], turn: Turn, start: State) -> dict[str, Any]:
+    """What decides a request: one of several depends on those before it."""
+    return {**identity, **({"request": turn.number, "start": model_hash(start)} if turn.of > 1 else {})}
+
+
+def _answer(
+    setting: Setting,
+    turn: Turn,
+    files: Folder,
+    identity: Mapping[str, Any],
+    start: State,
+    anchors: tuple[Vector, ...],
+    *,
+    listeners: Sequence[Listener],
+    checkpoint_seconds: float,
+    workers: int | None,
+) -> Outcome:
+    """Runs a request in its folder, or what is left of it."""
+    experiment = setting.experiment
+    with setting.federation(turn.clients, workers, Stage.UNLEARNING) as federation:
+        return run_in(
+            files,
+            identity,
+            setting.build(0),
+            experiment.phases(),
+            turn.request(setting, start, anchors),
+            federation,
+            listeners=[turn.relayed(listener) for listener in listeners],
+            checkpoint_seconds=checkpoint_seconds,
+            training=setting.training,
+            seed=turn.seed("unlearning", experiment.seed),
+            evaluate_every=experiment.evaluate_every,
+            participation=setting.participation,
+            stop=stop_rules(experiment),
+            probes=[Conflicts(ask=experiment.count_conflicts)],
+            guards=experiment.guards.guards(),
+        )
 
 
 def stop_rules(experiment: Experiment) -> list[Below]:
@@ -103,6 +170,8 @@ def recorded(folder: Path) -> Experiment:
     config = read_json(folder / "experiment.json")
     if isinstance(config, dict) and config.get("kind") == "server":
         raise FedUnlearnError(f"a Python script with fedunlearn.Server wrote {folder}: run that script again")
+    if isinstance(config, dict) and config.get("kind") == EARLIER:
+        raise FedUnlearnError(f"{folder} is a part of the run in {folder.parents[1]}: name that folder")
     return check(config, str(folder))
 
 

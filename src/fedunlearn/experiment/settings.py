@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from ..core import Phase, Precision
 from ..core.registry import method as methods
@@ -101,6 +109,22 @@ class Erasure(Table):
     """Share of the targets' examples to forget, with `level = "sample"`."""
     label: Natural = 0
     """Class to forget, with `level = "class"`."""
+    successive: bool = False
+    """Forget the targets one after the other, each with the whole schedule; a later request starts from the
+    model that the earlier one left behind."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests are answered one after the other."""
+        if not self.successive or isinstance(self.targets, str):
+            return 1
+        return self.targets if isinstance(self.targets, int) else len(set(self.targets))
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without ``successive`` where it is false, so that runs which older versions began can go on."""
+        values: dict[str, Any] = serialise(self)
+        return {key: value for key, value in values.items() if key != "successive" or value}
 
 
 class Training(Table):
@@ -239,9 +263,9 @@ class Experiment(Table):
 
     @property
     def rounds(self) -> tuple[int, int]:
-        """The maximum number of rounds: of pre-training, and after the request."""
+        """The maximum number of rounds: of pre-training, and of all requests together."""
         before = 0 if self.checkpoint else self.pretraining.rounds
-        return before, sum(phase.rounds for phase in self.phases())
+        return before, self.request.requests * sum(phase.rounds for phase in self.phases())
 
 
 def setting_names(table: type[BaseModel] = Experiment, prefix: str = "") -> list[str]:

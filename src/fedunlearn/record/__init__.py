@@ -4,7 +4,7 @@ from ..core.hashes import digest, fingerprint, model_hash
 from .files import Cipher, json_bytes, locked, read_tensors, write, write_json, write_tensors
 from .folders import Folder, claim
 from .manifest import RECOVERY_HINT, Manifest, read_manifest, tell_unverified, verify
-from .runs import Recorder, environment, public, read_json, read_metrics, read_outcome
+from .runs import Recorder, earlier, environment, public, read_json, read_metrics, read_outcome
 from .states import read_state, write_state
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Recorder",
     "claim",
     "digest",
+    "earlier",
     "environment",
     "fingerprint",
     "json_bytes",

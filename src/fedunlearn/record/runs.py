@@ -44,6 +44,11 @@ def environment() -> dict[str, str]:
     }
 
 
+def earlier(folder: Path, number: int) -> Path:
+    """Where a run with several successive requests keeps one before the last; they count from 1."""
+    return folder / "earlier" / str(number)
+
+
 def read_json(path: Path) -> Any:
     """Reads a file of a run folder written by ``write_json``."""
     try:

@@ -53,10 +53,17 @@ def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     targets = request.get("targets", 1)
     if isinstance(targets, int):
         who = "one client, chosen by the seed" if targets == 1 else f"{targets} clients, chosen by the seed"
-        names = {forgotten(run) for run in runs if run.targets}
+        names = {
+            ", then ".join(forgotten(each) for each in (*run.earlier, run)) for run in runs if run.targets
+        }
         who += f" ({names.pop()})" if len(names) == 1 else ""
     else:
         who = targets if isinstance(targets, str) else ", ".join(map(str, targets))
+    if request.get("successive"):
+        who += (
+            ", one after the other, each with the whole schedule. Scores and curves are those of the last "
+            "request, which starts from the model that the others left behind; costs are those of all"
+        )
     level = request.get("level")
     if level == "class":
         return f"The request: forget class {request.get('label')} at all clients that hold it."

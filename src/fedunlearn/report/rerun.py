@@ -18,7 +18,7 @@ def recipes(collection: Collection) -> list[tuple[str, str, str]]:
     alone = len(collection.rows) == 1
     named = {"experiment" if alone else _file_name(row): runs for row, runs in collection.rows.items()}
     return [
-        _script(name, run.config) if run.config.get("kind") == "server" else _single(name, run.config)
+        _script(name, run.config) if "kind" in run.config else _single(name, run.config)
         for name, runs in named.items()
         for run in runs[:1]
     ]
@@ -31,7 +31,8 @@ def _single(name: str, config: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _script(name: str, config: Mapping[str, Any]) -> tuple[str, str, str]:
     text = json.dumps(config, indent=2, ensure_ascii=False)
-    return f"{name}.json", text, "run the Python script that made this run again, in another folder"
+    made = "Python script" if config["kind"] == "server" else "experiment with successive requests"
+    return f"{name}.json", text, f"run the {made} that made this run again, in another folder"
 
 
 def _own_code(config: Mapping[str, Any]) -> str:

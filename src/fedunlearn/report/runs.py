@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -16,6 +16,7 @@ from ..core import FedUnlearnError, Metrics, Status
 from ..measure.metrics import METRICS, client_of, forgetting_key, utility_key
 from ..record import (
     RECOVERY_HINT,
+    earlier,
     public,
     read_json,
     read_metrics,
@@ -52,7 +53,10 @@ NUMBERS: dict[tuple[str, ...], type] = {
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run folder; ``outcome`` is empty until the run has ended."""
+    """The contents of a run folder; ``outcome`` is empty until the run has ended.
+
+    Of successive requests, the rows are those of the last one that was begun.
+    """
 
     folder: Path
     config: Mapping[str, Any]
@@ -61,6 +65,8 @@ class Run:
     rows: Sequence[Metrics]
     verified: bool = False
     """Whether all files are as they were written; an earlier version wrote no manifest to tell."""
+    earlier: Sequence[Run] = ()
+    """Successive requests before the one that the rows are of."""
 
     @property
     def seed(self) -> int:
@@ -69,6 +75,11 @@ class Run:
     @property
     def method(self) -> str:
         return str(self.config.get("method", ""))
+
+    @property
+    def all_rows(self) -> list[Metrics]:
+        """The rows of all successive requests, whose costs add up."""
+        return [row for run in (*self.earlier, self) for row in run.rows]
 
     @cached_property
     def evaluated(self) -> list[Metrics]:
@@ -104,18 +115,33 @@ class Run:
 
     @cached_property
     def targets(self) -> list[str]:
-        """The clients to forget: those that the rows or the request name, else all that are not retained."""
+        """The clients to forget: those that the rows or the request name, else all that are not retained.
+
+        Of successive requests, it is the one client that the rows are about.
+        """
         keys = dict.fromkeys(key for row in self.evaluated for key in row if " " in key)
         named = [client_of(key) for key in keys if key.startswith(("asr ", "forget_"))]
         if named:
             return list(dict.fromkeys(named))
         request = setting(self.config, "request", "targets")
         if isinstance(request, str | list):
-            return [request] if isinstance(request, str) else [str(name) for name in request]
+            names = [request] if isinstance(request, str) else [str(name) for name in request]
+            return [list(dict.fromkeys(names))[len(self.earlier)]] if self.requests > 1 else names
         retained = {client_of(key) for key in keys if key.startswith("r_")}
         clients = [f"client-{number}" for number in range(setting(self.config, "data", "clients") or 0)]
         known = bool(retained) and retained <= {*clients}
+        retained |= {name for run in self.earlier for name in run.targets}
         return [name for name in clients if name not in retained] if known else []
+
+    @property
+    def requests(self) -> int:
+        """How many requests are answered one after the other."""
+        targets = setting(self.config, "request", "targets")
+        if not setting(self.config, "request", "successive"):
+            return 1
+        if isinstance(targets, list):
+            return len({str(name) for name in targets})
+        return targets if isinstance(targets, int) else 1
 
     @property
     def ended(self) -> bool:
@@ -199,13 +225,31 @@ def read_run(folder: Path) -> Run:
     config, environment = _read_table(folder / "experiment.json"), _read_table(folder / "environment.json")
     _check_config(config, folder / "experiment.json")
     outcome = read_outcome(folder) if (folder / "outcome.json").exists() else {}
-    rows = _read_rows(folder) if outcome or (folder / "metrics.jsonl").exists() else []
-    if outcome and not rows:
+    started = (folder / "metrics.jsonl").exists() or (outcome and not earlier(folder, 1).exists())
+    rows = _read_rows(folder) if started else []
+    verified = manifest is not None and manifest.verified
+    run = _with_earlier(Run(folder, public(config), environment, outcome, rows, verified))
+    if outcome and not run.rows:
         raise FedUnlearnError(
             f"{folder / 'metrics.jsonl'} is empty although the run has ended: {RECOVERY_HINT}"
         )
-    verified = manifest is not None and manifest.verified
-    return Run(folder, public(config), environment, outcome, rows, verified)
+    return run
+
+
+def _with_earlier(run: Run) -> Run:
+    """The run with its successive requests so far; the last is not begun before the others have ended."""
+    found: list[Run] = []
+    for number in range(1, run.requests):
+        place = earlier(run.folder, number)
+        if _is_run(place):
+            found.append(read_run(place))
+        elif run.rows:
+            raise FedUnlearnError(f"{place} is missing, where an earlier request was recorded: {RECOVERY_HINT}")
+        else:
+            break
+    if run.rows or not found:
+        return replace(run, earlier=found)
+    return replace(run, rows=found[-1].rows, earlier=found[:-1])
 
 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:

@@ -43,8 +43,9 @@ def summarise(run: Run) -> dict[str, float]:
     """The numbers of an evaluated run.
 
     For a stage that a failed run did not reach, they are its last ones. Conflicts are those of unlearning.
+    Of successive requests, scores are those of the last, and costs are those of all.
     """
-    found = costs(run.rows)
+    found = costs(run.all_rows)
     reached = run.evaluated[:1]
     for place, stage in ((1, "unlearning"), (2, "post-training")):
         rows = [row for row in run.evaluated if row["stage"] == stage] or (reached if run.failed else [])

@@ -110,8 +110,8 @@ def _clients(run: Run) -> Grid | None:
 
 def _stage_costs(run: Run) -> Grid:
     """Conflicts and costs of each stage, as bars."""
-    names = list(dict.fromkeys(str(row["stage"]) for row in run.rows if row["stage"] != "start"))
-    found = {name: [costs([row for row in run.rows if row["stage"] == name])] for name in names}
+    names = list(dict.fromkeys(str(row["stage"]) for row in run.all_rows if row["stage"] != "start"))
+    found = {name: [costs([row for row in run.all_rows if row["stage"] == name])] for name in names}
     return bars("Conflicts and costs by stage", "Stage", found, {})
 
 
