@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import audits, comparisons, erasures, examples, listings, runs, verification
+from . import audits, benchmarks, comparisons, erasures, examples, listings, runs, verification
 from .console import out, print_in_any_encoding, print_text
 from .ending import fail
 
@@ -35,6 +35,8 @@ app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.pa
     comparisons.compare
 )
 app.command(epilog="Example: fedunlearn reproduce table1 --scale laptop --seeds 3")(comparisons.reproduce)
+app.command(epilog="Example: fedunlearn benchmark mine.py --only clean-pat-50")(benchmarks.benchmark)
+app.command(epilog="Example: fedunlearn leaderboard submissions/*.json --check 1")(benchmarks.leaderboard)
 app.command(epilog="Example: fedunlearn resume runs/demo")(runs.resume)
 app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")(runs.report)
 app.command(epilog="Example: fedunlearn audit runs/finetune runs/fedosd")(audits.audit)

@@ -56,7 +56,7 @@ def compare(
     )
     folder = folder or default_folder([wanted.name, *([scale] if scale else []), *(overrides or [])])
 
-    _carry_out(wanted, folder, workers, track)
+    carry_out_shown(wanted, folder, workers, track)
     for column in wanted.columns:
         out.print(f"\n{column or wanted.name}", style="bold")
         found = collect([folder / column])
@@ -102,7 +102,7 @@ def reproduce(
     check_scale(folder, scale)
     pictures_only = wanted.figures == ("triggers",)  # of data: there is nothing to run
     if not pictures_only:
-        _carry_out(wanted, folder, workers, track)
+        carry_out_shown(wanted, folder, workers, track)
     columns = read_columns(folder)
     found = collected(folder, columns, scale)
     if not pictures_only:
@@ -133,7 +133,9 @@ def _side_by_side(
         out.print(str(path), soft_wrap=True)
 
 
-def _carry_out(wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None) -> None:
+def carry_out_shown(
+    wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None = None
+) -> None:
     """Performs the missing runs of a comparison in one display."""
     from ..comparison import carry_out, planned
     from .progress import Display

@@ -1,16 +1,22 @@
 """Several methods on the same requests: the same ω⁰, the same schedule, the same accounting."""
 
 from ..experiment import Show
-from .plan import Comparison, Plan, read_comparison
-from .run import carry_out, missing, planned, unlike
+from .plan import Comparison, Plan, place, read_comparison, reference_place
+from .run import at_chosen_rate, carry_out, missing, planned, unlike
+from .tuning import at_rate, rates_matter
 
 __all__ = [
     "Comparison",
     "Plan",
     "Show",
+    "at_chosen_rate",
+    "at_rate",
     "carry_out",
     "missing",
+    "place",
     "planned",
+    "rates_matter",
     "read_comparison",
+    "reference_place",
     "unlike",
 ]

@@ -20,7 +20,7 @@ def trials(
 ) -> dict[float, tuple[Path, Experiment]]:
     """The folder and experiment of each trial, by rate; empty if there is no grid or no rate matters."""
     grid = comparison.grid
-    if grid is None or not _rate_matters(comparison.columns[column][row]):
+    if grid is None or not rates_matter(comparison.columns[column][row]):
         return {}
     column, experiment = _tried(comparison, column, row)
     short = experiment.model_copy(
@@ -98,5 +98,6 @@ def _shortened(stage: StagePlan, share: float) -> StagePlan:
     return stage.model_copy(update={"rounds": math.ceil(share * stage.rounds - 1e-9)})
 
 
-def _rate_matters(experiment: Experiment) -> bool:
+def rates_matter(experiment: Experiment) -> bool:
+    """Whether the method uses the rates of unlearning and recovery; one that trains anew may not."""
     return at_rate(experiment, 1.0).phases() != at_rate(experiment, 2.0).phases()

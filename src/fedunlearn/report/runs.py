@@ -244,7 +244,9 @@ def _with_earlier(run: Run) -> Run:
         if _is_run(place):
             found.append(read_run(place))
         elif run.rows:
-            raise FedUnlearnError(f"{place} is missing, where an earlier request was recorded: {RECOVERY_HINT}")
+            raise FedUnlearnError(
+                f"{place} is missing, where an earlier request was recorded: {RECOVERY_HINT}"
+            )
         else:
             break
     if run.rows or not found:

@@ -1,0 +1,18 @@
+"""The open benchmark: fixed requests and seeds, one tuning budget, results that anybody can check again."""
+
+from .checking import check_results, repeat
+from .protocol import PROTOCOL, protocol, protocol_digest
+from .results import FORMAT, gather, merge, read_results, write_results
+
+__all__ = [
+    "FORMAT",
+    "PROTOCOL",
+    "check_results",
+    "gather",
+    "merge",
+    "protocol",
+    "protocol_digest",
+    "read_results",
+    "repeat",
+    "write_results",
+]

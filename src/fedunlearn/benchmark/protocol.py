@@ -1,0 +1,78 @@
+"""What the benchmark asks of every method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from inspect import getsourcefile
+from pathlib import Path
+from typing import Any
+
+from ..comparison import Comparison, read_comparison
+from ..core import FedUnlearnError
+from ..core.registry import method
+from ..experiment import Experiment, import_code
+
+PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
+METHODS = PROTOCOL.with_name("benchmark-methods.toml")
+STANDARD = "retrain"
+"""The row that time and work of all others are compared with; it is always run."""
+
+
+def protocol_digest() -> str:
+    """The SHA-256 of the protocol; results of another one are not comparable."""
+    return sha256(PROTOCOL.read_bytes()).hexdigest()
+
+
+def protocol(only: Sequence[str] = (), submitted: Path | None = None) -> Comparison:
+    """The benchmark, or the named methods and requests of it.
+
+    ``submitted`` is a Python file that registers methods: they become the rows.
+    """
+    added: list[str] = []
+    if submitted is not None:
+        added = registered_by(submitted)
+        only = [*(only if {*only} & {*added} else added), *only]
+    if {*only} - {*requests()}:
+        only = [*only, STANDARD]
+    return read_comparison(
+        METHODS,
+        [f"methods.{name}={{}}" for name in added],
+        only=only,
+        use=[submitted.absolute()] if submitted else [],
+    )
+
+
+@cache
+def requests() -> tuple[str, ...]:
+    """The names of the requests."""
+    return read_comparison(METHODS, only=[STANDARD]).requests
+
+
+def registered_by(file: Path) -> list[str]:
+    """The methods that a Python file adds."""
+    import_code(file.absolute())
+    added = [entry.name for entry in method if getsourcefile(entry.make) == str(file.absolute())]
+    if not added:
+        raise FedUnlearnError(
+            f"{file} registers no new method: decorate a function with @fedunlearn.method(NAME, …), "
+            "as docs/how-to/own-method.md shows"
+        )
+    return added
+
+
+def describe(experiment: Experiment) -> dict[str, Any]:
+    """What a request asks, for tables and filters."""
+    targets = experiment.request.targets
+    return {
+        "kind": "backdoored" if experiment.backdoor.enabled else "clean",
+        "partition": experiment.data.partition,
+        "clients": experiment.data.clients,
+        "targets": targets if isinstance(targets, int) else len(targets),
+        "successive": experiment.request.successive,
+        "participation": experiment.participation.share,
+        "pretraining": experiment.pretraining.rounds,
+        "rounds": experiment.unlearning.rounds + experiment.recovery.rounds,
+    }

@@ -1,0 +1,73 @@
+"""The open benchmark: ``benchmark`` and ``leaderboard``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .comparisons import carry_out_shown
+from .console import out, print_table
+from .options import Out, Workers
+
+
+def benchmark(
+    submitted: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE.py", help="A Python file that registers your own method.", show_default=False
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this method or request; repeatable.")
+    ] = None,
+    folder: Out = None,
+    workers: Workers = None,
+) -> None:
+    """Run the benchmark: fixed requests and seeds, one tuning budget. Continues where it was stopped.
+
+    Writes results.json and leaderboard.html to the folder, runs/benchmark unless --out is given. With a file
+    of your own, the results are a submission: docs/benchmark.md says where to put both.
+    """
+    from ..benchmark import gather, protocol, write_results
+    from ..report.leaderboard import leaderboard_tables, write_leaderboard
+
+    wanted = protocol(only or [], submitted)
+    folder = folder or Path("runs") / ("benchmark" if submitted is None else f"benchmark-{submitted.stem}")
+    carry_out_shown(wanted, folder, workers)
+    results, page = folder / "results.json", folder / "leaderboard.html"
+    write_results(results, gather(wanted, folder))
+    write_leaderboard(results, page)
+    for lines in leaderboard_tables(results).values():
+        print_table(lines)
+    for path in (results, page):
+        out.print(str(path), soft_wrap=True)
+
+
+def leaderboard(
+    results: Annotated[list[Path], typer.Argument(help="Results of the benchmark.", show_default=False)],
+    check: Annotated[
+        int,
+        typer.Option("--check", min=0, help="Run so many cells of each file again and compare the models."),
+    ] = 0,
+    page: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("leaderboard.html"),
+    workers: Workers = None,
+) -> None:
+    """Make the leaderboard page from stored results, and check them."""
+    from tempfile import TemporaryDirectory
+
+    from ..benchmark import check_results, merge, write_results
+    from ..report.leaderboard import write_leaderboard
+    from .progress import Display
+
+    with TemporaryDirectory() as place:
+        for number, path in enumerate(results if check else []):
+            with Display(out, {}) as display:
+                told = check_results(path, check, Path(place) / str(number), display.run, workers=workers)
+            for line in told:
+                out.print(line, soft_wrap=True)
+        merged = Path(place) / "results.json"
+        write_results(merged, merge(results))
+        write_leaderboard(merged, page)
+    out.print(str(page), soft_wrap=True)
