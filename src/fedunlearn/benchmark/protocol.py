@@ -42,6 +42,7 @@ def protocol(only: Sequence[str] = (), submitted: Path | None = None) -> Compari
         [f"methods.{name}={{}}" for name in added],
         only=only,
         use=[submitted.absolute()] if submitted else [],
+        lenient=True,
     )
 
 

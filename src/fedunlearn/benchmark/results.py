@@ -55,6 +55,9 @@ def gather(comparison: Comparison, folder: Path) -> dict[str, Any]:
                     **_measured(read_evidence(run)),
                 }
                 rows.append(_shares(found, standard, tuned))
+            for (where, row), why in comparison.refused.items():
+                if where == column:
+                    rows.append({**_cell(column, row, seed), "status": "refused", "reason": why})
             for name in REFERENCES:
                 evidence = read_evidence(reference_place(folder, column, seed, name))
                 if evidence is not None:

@@ -100,6 +100,8 @@ class Comparison:
     """Rounds of relearning in audits."""
     tried: Mapping[str, Mapping[str, Experiment]] = field(default_factory=dict)
     """The columns in which trials are made for others."""
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Why a row cannot answer the request of a column, by column and row."""
 
     def places(self, folder: Path, column: str, *, listed: bool = False) -> dict[str, list[Path]]:
         """The run folders of a column, by row: of what is wanted, or of all rows and seeds there are."""
@@ -137,13 +139,15 @@ def read_comparison(
     only: Sequence[str] = (),
     seeds: int | None = None,
     use: Iterable[Path] = (),
+    lenient: bool = False,
 ) -> Comparison:
     """A comparison from a TOML file: an experiment, and what its parts change in it.
 
     ``[methods.ROW]`` is a row, named like its method unless it names another; ``[columns.NAME]`` is a
     request; ``[scale.NAME]`` is a size of the whole, the first unless named, which a column may state
     otherwise in ``[columns.NAME.scale.NAME]``. A file that ``extends`` another ``show``s some of its rows
-    and columns; ``only`` some of these may be wanted.
+    and columns; ``only`` some of these may be wanted. With ``lenient``, a row that cannot answer a request is
+    left out there and ``refused``; else it is an error.
     """
     values = _extended(path, ())
     add_code(values, use)
@@ -172,17 +176,22 @@ def read_comparison(
         for name, changes in part.items():
             _refuse_own(changes, f"{path}, {place}.{name}")
     base = _merged({"name": named_after(path), **values}, plan.scale.get(size, {}))
+    refused: dict[tuple[str, str], str] = {}
 
     def experiments_of(column: str) -> dict[str, Experiment]:
         changes = dict(columns[column])
         own = _sizes(changes.pop("scale", {}), plan, f"{path}, columns.{column}").get(size, {})
         asked = _merged(_merged(base, changes), own)
-        return {
-            row: _experiment(
-                _merged(asked, {"method": row, **rows[row]}), overrides, f"{path}, methods.{row}"
-            )
-            for row in _wanted(rows, only)
-        }
+        found = {}
+        for row in _wanted(rows, only):
+            values = _merged(asked, {"method": row, **rows[row]})
+            try:
+                found[row] = _experiment(values, overrides, f"{path}, methods.{row}")
+            except FedUnlearnError as error:
+                if not lenient:
+                    raise
+                refused[column, row] = str(error).removeprefix(f"{path}, methods.{row}: ")
+        return found
 
     experiments = {column: experiments_of(column) for column in _wanted(columns, only)}
     tried = plan.grid.columns if plan.grid else ()
@@ -203,6 +212,7 @@ def read_comparison(
         plan.show.figures,
         plan.relearn,
         {column: experiments_of(column) for column in tried},
+        refused,
     )
 
 
