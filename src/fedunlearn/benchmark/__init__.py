@@ -1,7 +1,7 @@
 """The open benchmark: fixed requests and seeds, one tuning budget, results that anybody can check again."""
 
 from .checking import check_results, repeat
-from .protocol import PROTOCOL, protocol, protocol_digest
+from .plan import PROTOCOL, protocol, protocol_digest
 from .results import FORMAT, gather, merge, read_results, write_results
 
 __all__ = [

@@ -10,7 +10,7 @@ from ..comparison import Comparison, Show, at_rate
 from ..core import FedUnlearnError
 from ..experiment import Experiment, perform
 from ..record import environment, read_json
-from .protocol import protocol
+from .plan import protocol
 from .results import Row, read_results
 
 ARITHMETIC = ("torch", "cpu_capability", "system", "byteorder")

@@ -18,7 +18,7 @@ from ..record import read_json, write
 from ..report import RunEvidence, read_evidence, read_run
 from ..report.audits import REFERENCES, harmed
 from ..report.summary import costs
-from .protocol import STANDARD, describe, protocol_digest
+from .plan import STANDARD, describe, protocol_digest, source_digest
 
 FORMAT = "fedunlearn benchmark 1"
 UNSTABLE = ("digest", "seconds", "time")
@@ -229,7 +229,7 @@ def _about(name: str, comparison: Comparison) -> dict[str, Any]:
     entry = method.entry(name)
     experiment = next(rows[name] for rows in comparison.columns.values() if name in rows)
     needs = {kind for phase in entry.make(Schedule(), **experiment.options) for kind in phase.needs}
-    own = [file for file in experiment.use if file.sha256]
+    own = [file for file in experiment.use if file.sha256 == source_digest(name)]
     return {
         **{key: entry.about.get(key, "-") for key in ("paper", "source", "summary", "online")},
         "needs": sorted(needs),

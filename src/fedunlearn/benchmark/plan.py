@@ -54,14 +54,20 @@ def requests() -> tuple[str, ...]:
 
 def registered_by(file: Path) -> list[str]:
     """The methods that a Python file adds."""
-    import_code(file.absolute())
-    added = [entry.name for entry in method if getsourcefile(entry.make) == str(file.absolute())]
+    digest = import_code(file.absolute())
+    added = [entry.name for entry in method if source_digest(entry.name) == digest]
     if not added:
         raise FedUnlearnError(
             f"{file} registers no new method: decorate a function with @fedunlearn.method(NAME, …), "
             "as docs/how-to/own-method.md shows"
         )
     return added
+
+
+def source_digest(name: str) -> str:
+    """The SHA-256 of the Python file that registers a method."""
+    source = getsourcefile(method[name])
+    return sha256(Path(source).read_bytes()).hexdigest() if source and Path(source).is_file() else ""
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
