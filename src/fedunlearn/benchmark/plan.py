@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
@@ -13,7 +14,7 @@ from typing import Any
 from ..comparison import Comparison, read_comparison
 from ..core import FedUnlearnError
 from ..core.registry import method
-from ..experiment import Experiment, import_code
+from ..experiment import Experiment, import_code, parse
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
 METHODS = PROTOCOL.with_name("benchmark-methods.toml")
@@ -22,8 +23,8 @@ STANDARD = "retrain"
 
 
 def protocol_digest() -> str:
-    """The SHA-256 of the protocol; results of another one are not comparable."""
-    return sha256(PROTOCOL.read_bytes()).hexdigest()
+    """The SHA-256 of what the protocol says, comments aside; results of another one are not comparable."""
+    return sha256(json.dumps(parse(PROTOCOL), sort_keys=True).encode()).hexdigest()
 
 
 def protocol(only: Sequence[str] = (), submitted: Path | None = None) -> Comparison:
