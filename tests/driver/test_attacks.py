@@ -62,3 +62,19 @@ def test_an_attack_on_the_demo_is_stopped_or_told_of(what):
         if guards is not None:
             assert bool(outcome.warnings) == (what != "none")
             assert last["r_acc_worst"] > 0.1
+
+
+@pytest.mark.chaos
+def test_a_client_that_harms_only_itself_and_lies_about_it_is_not_noticed():
+    warnings.simplefilter("ignore")
+    attack = {"client-5": only_after(ROUNDS, scaled(-1))}
+    for guards in (None, Guards()):
+        outcome, _ = attacked(attack, guards, lie=True)
+        own = outcome.metrics[-1].pop("r_acc client-5")
+        others = [value for key, value in outcome.metrics[-1].items() if key.startswith("r_acc client-")]
+        print(
+            f"| client-5 flips signs and reports no loss | {guards is not None} | {own:.2f} | {min(others):.2f} |"
+        )
+        assert not outcome.warnings
+        assert own < 0.1
+        assert min(others) > 0.5

@@ -9,18 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from desks import CLIENTS, TARGET, Unsteady, answer, contents, document, make, opened, repeatable, way
+from desks import CLIENTS, TARGET, Unsteady, answer, contents, document, opened, repeatable
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.erasure import Case
 
 LONGEST = 30.0
 """Seconds that an answer may take, however clients behave."""
-
-
-@pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("new") / "desk")
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +26,6 @@ def exchanges(new: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
     with repeatable():
         answer(opened(folder), document(), there)
     return there.exchanges
-
-
-@pytest.fixture(scope="module")
-def whole(new: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = shutil.copytree(new, tmp_path_factory.mktemp("whole") / "desk")
-    way(folder)
-    return contents(folder)
 
 
 def tried(folder: Path, there: Unsteady) -> tuple[Case, str]:
