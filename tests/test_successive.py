@@ -321,8 +321,7 @@ def test_clients_elsewhere_and_the_per_example_test_are_refused(tmp_path):
         per_example(small(**CLEAN))
 
 
-def test_a_run_that_an_older_version_began_goes_on(tmp_path):
-    """Experiments that do not use the key are recorded as they were before there was one."""
+def test_experiments_without_the_key_are_recorded_as_before_so_that_old_runs_go_on():
     at_once = small(request={"targets": 2})
     config = at_once.model_dump(mode="json")
     assert config["request"] == {"level": "client", "targets": 2, "share": 0.1, "label": 0}
