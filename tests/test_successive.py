@@ -37,9 +37,10 @@ from fedunlearn.record import (
     read_state,
     read_tensors,
 )
-from fedunlearn.report import collect, read_run, verdict, write_report
+from fedunlearn.report import collect, read_run, verdict, write_markdown_page, write_report
 from fedunlearn.report.description import request
 from fedunlearn.report.summary import costs, summarise
+from fedunlearn.trackers import Point, Tracking
 
 SMALL = {
     "name": "small",
@@ -209,14 +210,36 @@ def test_listeners_hear_the_requests_as_one_run(tmp_path):
     assert small().rounds == (3, 8)
 
 
+def test_of_several_requests_the_last_is_tracked(tmp_path):
+    logged: list[Point] = []
+
+    class Store:
+        def last(self, name: str) -> int:
+            return -1
+
+        def log(self, points: list[Point]) -> None:
+            logged.extend(points)
+
+        def end(self, step: int, status: str, reason: str) -> None:
+            assert (step, status) == (4, "done")
+
+    with Tracking("memory", tmp_path / "run", lambda parameters: Store()) as tracking:
+        perform(small(), tmp_path / "run", [tracking])
+    tracked = [point.scalars["unlearning/asr"] for point in logged if "unlearning/asr" in point.scalars]
+    assert tracked == [row["asr"] for row in read_metrics(tmp_path / "run")]
+
+
 def test_costs_of_all_requests_add_up_and_the_report_says_so(performed, tmp_path):
     run = read_run(performed)
+    copied = read_run(shutil.copytree(performed, tmp_path / "copied"))
     parts = [costs(read_metrics(place)) for place in (performed / "earlier/1", performed)]
     for key in ("rounds", "local_trainings", "bytes_up", "bytes_down", "seconds"):
         assert summarise(run)[key] == pytest.approx(sum(part[key] for part in parts))
     assert summarise(run)["rounds"] == 8
     assert [each.targets for each in (*run.earlier, run)] == [["client-2"], ["client-1"]]
     assert "client-1 works on" in verdict(run)
+    assert [*run.stages] == ["before the last request", "unlearned", "post-trained"]
+    assert "forget client-2, then client-1;" in write_markdown_page(copied).read_text()
     assert "client-2, client-1, one after the other" in " ".join(request(collect([performed])))
     write_report(collect([performed]), tmp_path / "report.html")
     write_report(collect([performed / "earlier/1"]), tmp_path / "earlier.html")
@@ -298,8 +321,7 @@ def test_clients_elsewhere_and_the_per_example_test_are_refused(tmp_path):
         per_example(small(**CLEAN))
 
 
-def test_a_run_that_an_older_version_began_goes_on(tmp_path):
-    """Experiments that do not use the key are recorded as they were before there was one."""
+def test_experiments_without_the_key_are_recorded_as_before_so_that_old_runs_go_on():
     at_once = small(request={"targets": 2})
     config = at_once.model_dump(mode="json")
     assert config["request"] == {"level": "client", "targets": 2, "share": 0.1, "label": 0}

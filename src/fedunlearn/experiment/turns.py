@@ -59,8 +59,8 @@ def turns(setting: Setting) -> list[Turn]:
     population, erasure = setting.population, setting.experiment.request
     if not erasure.successive:
         return [Turn(1, 1, population.targets, population.unlearning)]
-    named = isinstance(erasure.targets, list)
-    order = tuple(dict.fromkeys(erasure.targets)) if named else population.targets  # type: ignore[arg-type]
+    named = erasure.targets
+    order = tuple(dict.fromkeys(named)) if isinstance(named, list) else population.targets
     return [
         Turn(
             number,

@@ -183,6 +183,11 @@ def forgotten(run: Run) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "the target"
 
 
+def in_turn(run: Run) -> str:
+    """The data that all requests so far ask to forget."""
+    return ", then ".join(forgotten(each) for each in (*run.earlier, run))
+
+
 def _utility(run: Run) -> str:
     first, last = run.evaluated[0], run.evaluated[-1]
 

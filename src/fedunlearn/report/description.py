@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.registry import method
-from .conclusions import forgotten
+from .conclusions import in_turn
 from .runs import Collection, Run
 from .settings import flat, setting, shared, typical
 
@@ -53,9 +53,7 @@ def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     targets = request.get("targets", 1)
     if isinstance(targets, int):
         who = "one client, chosen by the seed" if targets == 1 else f"{targets} clients, chosen by the seed"
-        names = {
-            ", then ".join(forgotten(each) for each in (*run.earlier, run)) for run in runs if run.targets
-        }
+        names = {in_turn(run) for run in runs if run.targets}
         who += f" ({names.pop()})" if len(names) == 1 else ""
     else:
         who = targets if isinstance(targets, str) else ", ".join(map(str, targets))

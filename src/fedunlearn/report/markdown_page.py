@@ -7,7 +7,7 @@ from pathlib import Path
 from ..measure.metrics import metric
 from ..record import write
 from .account import conclusion, markdown_account
-from .conclusions import forgotten, verdict
+from .conclusions import in_turn, verdict
 from .evidence import read_evidence
 from .runs import Run
 from .settings import setting
@@ -41,7 +41,7 @@ def write_markdown_page(run: Run) -> Path:
 
 {"![Scores and distance over the rounds](curves.svg)" if drawn else "(No figure: matplotlib is missing.)"}
 
-- Request: forget {forgotten(run)}; {asked or "settings unknown"}. Every setting is in `experiment.json`.
+- Request: forget {in_turn(run)}; {asked or "settings unknown"}. Every setting is in `experiment.json`.
 - Ended: `{run.outcome["status"]}`; SHA-256 of the model: `{run.outcome["model_sha256"]}`.
 - Environment: {", ".join(f"{name} {value}" for name, value in run.environment.items())}.
 - Files: {"as listed in `manifest.json`" if run.verified else "not verified, for want of a manifest"}.

@@ -100,7 +100,13 @@ class Run:
     def stages(self) -> dict[str, Metrics]:
         """The last evaluated row of each stage, by its name in tables; conflicts are means over the stage."""
         last = {str(row["stage"]): row for row in self.evaluated}
-        return {STAGES[stage]: {**row, **self._conflicts(stage)} for stage, row in last.items()}
+        labels = {**STAGES, "start": self.origin}
+        return {labels[stage]: {**row, **self._conflicts(stage)} for stage, row in last.items()}
+
+    @property
+    def origin(self) -> str:
+        """The name of the model that the rows start from."""
+        return "before the last request" if self.earlier else STAGES["start"]
 
     def _conflicts(self, stage: str) -> Metrics:
         counts = [

@@ -94,21 +94,21 @@ def cost_columns(found: Iterable[Numbers]) -> list[Column]:
     return [column(key) for key in COSTS if any(run.get(key) for run in numbers)]
 
 
-def origins(
-    rows: Mapping[str, Mapping[int, Numbers]], *, same_request: bool = True
-) -> dict[str, list[Numbers]]:
+def origins(rows: Mapping[str, Sequence[Run]], *, same_request: bool = True) -> dict[str, list[Numbers]]:
     """The ω⁰ of each seed, with a separate entry for each row that started from a different one.
 
     In the same request, rows share ω⁰ even if one of them lacks a seed.
     """
+    starts = {row: {run.seed: before(run) for run in runs} for row, runs in rows.items()}
     groups: list[tuple[str, dict[int, Numbers]]] = []
-    for row, own in rows.items():
+    for row, own in starts.items():
         for _, known in groups:
             if all(known.get(seed, start if same_request else None) == start for seed, start in own.items()):
                 known |= own
                 break
         else:
-            groups.append((f"ω⁰ ({row})" if groups else "ω⁰", dict(own)))
+            name = rows[row][0].origin
+            groups.append((f"{name} ({row})" if groups else name, dict(own)))
     return {name: list(known.values()) for name, known in groups}
 
 

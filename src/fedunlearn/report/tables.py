@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ..core import Metrics, Status
 from ..measure.metrics import metric
 from .runs import Run
-from .summary import Column, Numbers, before, cost_columns, mean_text, origins, result_columns, summarise
+from .summary import Column, Numbers, cost_columns, mean_text, origins, result_columns, summarise
 
 Lines = list[list[str]]
 """Header and rows; the first cell of a row is its name."""
@@ -53,7 +53,7 @@ def comparison_tables(rows: Mapping[str, Sequence[Run]]) -> list[Lines]:
     ended = {row: [run for run in runs if run.ended and run.evaluated] for row, runs in rows.items()}
     ended = {row: runs for row, runs in ended.items() if runs}
     found: dict[str, list[Numbers]] = {row: [summarise(run) for run in runs] for row, runs in ended.items()}
-    starts = origins({row: {run.seed: before(run) for run in runs} for row, runs in ended.items()})
+    starts = origins(ended)
     every = [numbers for runs in found.values() for numbers in runs]
     results, costs = result_columns(every), cost_columns(every)
     ends = {row: _ends([str(run.outcome["status"]) for run in runs]) for row, runs in ended.items()}

@@ -13,7 +13,7 @@ from ...measure.metrics import Metric, metric
 from ..conclusions import Judgement, headline, judge, verdict, warnings
 from ..runs import Collection, Run
 from ..settings import setting, shared
-from ..summary import Numbers, before, mean, origins, result_columns, summarise
+from ..summary import Numbers, mean, origins, result_columns, summarise
 from . import plots
 from .evidence import rows_evidence
 from .plots import Curve, Plot, Point, series, style
@@ -59,8 +59,7 @@ class Rows:
     @cached_property
     def starts(self) -> dict[str, list[Numbers]]:
         """ω⁰, in the columns of the first stage."""
-        rows = {row: {run.seed: before(run) for run in runs} for row, runs in self.shown.items()}
-        return origins(rows, same_request=self.collection.comparison)
+        return origins(self.shown, same_request=self.collection.comparison)
 
     @cached_property
     def judgement(self) -> Judgement:
@@ -198,7 +197,7 @@ def _clients(rows: Rows) -> Grid | None:
     first = {row: runs[0] for row, runs in rows.whole.items()}
     starts: dict[str, tuple[str, int | None, Metrics]] = {}
     for row, run in first.items():
-        name = f"ω⁰ ({row})" if starts else "ω⁰"
+        name = f"{run.origin} ({row})" if starts else run.origin
         starts.setdefault(str(by_client(run.evaluated[0])), (name, None, run.evaluated[0]))
     ends = [(row, rows.places[row], run.evaluated[-1]) for row, run in first.items()]
     seeds = {run.config.get("seed") for run in first.values()}
