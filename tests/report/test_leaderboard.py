@@ -14,7 +14,8 @@ from scipy import stats
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import leaderboard_tables, markdown, write_leaderboard
-from fedunlearn.report.leaderboard import fixed, t_quantile
+from fedunlearn.report.benchmark import read_board
+from fedunlearn.report.leaderboard import columns, fixed, line, t_quantile
 
 pytest.importorskip("jinja2")
 
@@ -201,6 +202,18 @@ def test_one_seed_has_no_interval(tmp_path):
     write_leaderboard(tmp_path / "b.json", tmp_path / "b.html")
 
 
+def test_where_nothing_can_be_told_r_acc_orders(tmp_path):
+    values = made()
+    for result in values["results"]:
+        result["verdict"] = "no_signal"
+    (tmp_path / "b.json").write_text(json.dumps(values))
+    rows = lines(tmp_path / "b.json")
+    assert list(rows)[:4] == ["far", HOSTILE, "near", "near-m1"]
+    assert {row["Equivalent"] for row in rows.values()} == {"–"}
+    write_leaderboard(tmp_path / "b.json", tmp_path / "b.html")
+    assert "the audit finds the target in no ω⁰" in (tmp_path / "b.html").read_text()
+
+
 def broken(change):
     values = copy.deepcopy(made())
     change(values)
@@ -349,44 +362,35 @@ def test_methods_are_filtered(opened):
 
 
 @needs_browser
-def test_points_are_where_the_numbers_are(opened):
+def test_points_are_where_the_numbers_are(opened, results):
+    """On square-root axes: of all requests, or of the backdoored ones where ASR is shown."""
     read = (
         "[...document.querySelectorAll('#plot .point')].map((point) => {"
         "const mark = point.firstElementChild;"
         "return [Number(point.dataset.row), parseFloat(mark.getAttribute('x') ?? mark.getAttribute('cx')),"
         "parseFloat(mark.getAttribute('y') ?? mark.getAttribute('cy'))]; })"
     )
-    rows = {row[0]: row for row in texts(opened)}
-    head = opened.run(
-        "[...document.querySelectorAll('#board > thead th')].map((th) => th.textContent.trim())"
-    )
-    shown = [*sorted(METHODS), "ω⁰", "retraining", "second retraining"]
-
-    def number(name, column):
-        return float(rows[name][head.index(column)].split()[0].replace("−", "-"))
-
-    def bent(value):
-        return math.copysign(math.sqrt(abs(value)), value)
-
-    for button, column in (("auc", "|Δ AUC|"), ("asr", "Δ ASR")):
-        opened.click(f"[name=axis][value={button}]")
-        points = {shown[row]: (x, y) for row, x, y in opened.run(read)}
-        assert points.keys() == {*shown} - {"retraining"}
-        for place, which in ((0, column), (1, "Δ R-Acc")):
-            low, high = sorted(("near-m1", "ω⁰"), key=lambda name: number(name, which))
-            scale = (points[high][place] - points[low][place]) / (
-                bent(number(high, which)) - bent(number(low, which))
-            )
+    board = read_board(results)
+    methods, keys = [*board.methods, *board.references], [column.key for column in columns(board)]
+    for key, requests in (("auc", board.requests), ("asr", ["backdoored-pat-50"])):
+        opened.click(f"[name=axis][value={key}]")
+        points = {methods[row]: at for row, *at in opened.run(read)}
+        assert points.keys() == {*methods} - {"retraining-1"}
+        for place, which in enumerate((key, "r_acc")):
+            values = {name: line(board, name, requests)[keys.index(which)].value for name in points}
+            roots = {name: math.copysign(math.sqrt(abs(value)), value) for name, value in values.items()}
+            (low, start), (high, end) = ((name, roots[name]) for name in ("near-m1", "omega0"))
+            scale = (points[high][place] - points[low][place]) / (end - start)
             assert (scale > 0) == (place == 0)  # down is positive in SVG
             for name, at in points.items():
-                expected = points[low][place] + scale * (bent(number(name, which)) - bent(number(low, which)))
-                assert at[place] == pytest.approx(expected, abs=1.5)
+                assert at[place] == pytest.approx(
+                    points[low][place] + scale * (roots[name] - start), abs=1e-6
+                )
     assert opened.run("document.querySelectorAll('#plot .whisker').length") == 2 * 6
     opened.focus("#plot")
     opened.key("End")
-    assert opened.run("document.getElementById('tip').textContent").startswith(
-        "ω⁰: Δ ASR +40.0 ±0.0, Δ R-Acc +2.1 ±"
-    )
+    told = opened.run("document.getElementById('tip').textContent")
+    assert told.startswith("ω⁰: Δ ASR +40.0 ±0.0, Δ R-Acc +2.2 ±")
 
 
 @needs_browser

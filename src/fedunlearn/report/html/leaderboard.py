@@ -66,15 +66,14 @@ def _lede(board: Board) -> str:
         return "No cell can be ranked: the audit finds the target in no ω⁰."
     first = [name for name, cells in rows if cells[0].value == best.value]
     hits, of = best.text.split("/")
+    where = "cells in which the audit finds the target in ω⁰"
     if not best.value:
-        return f"No method is equivalent to retraining in any of the {of} cells that can tell."
+        return f"No method is equivalent to retraining in any of the {of} {where}."
     shown = first if len(first) < 4 else [*first[:2], f"{len(first) - 2} more methods"]
     names = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
     are = "is" if len(first) == 1 else "are"
-    return (
-        f"{names} {are} equivalent to retraining in {hits} of the {of} cells in which the audit finds the "
-        f"target in ω⁰{', more than any other method' if len(first) < len(rows) else ''}."
-    )
+    most = ", more than any other method" if len(first) < len(rows) else ""
+    return f"On all requests together, {names} {are} equivalent to retraining in {hits} of the {of} {where}{most}."
 
 
 def _groups(board: Board) -> list[tuple[str, str, list[str]]]:

@@ -152,10 +152,10 @@
     const rows = ordered(lines(methods)), references = lines(data.methods.flatMap((method, m) => method.reference ? [m] : []));
     document.getElementById("ranked").replaceChildren(...rows.flatMap((row) => rowOf(row, requests)));
     document.getElementById("references").replaceChildren(...references.flatMap((row) => rowOf(row, requests)));
-    const all_ = data.methods.filter((method) => !method.reference).length;
+    const most = data.methods.length - references.length;
     document.getElementById("status").textContent = requests.length
-      ? `${methods.length} of ${all_} methods on ${requests.length} of ${every.length} requests.` : "No request is selected.";
-    drawn = [...rows, ...references];
+      ? `${methods.length} of ${most} methods on ${requests.length} of ${every.length} requests.` : "No request is selected.";
+    drawn = [...rows, ...references].map(({ m }) => m);
     draw();
   };
 
@@ -163,14 +163,14 @@
   let drawn = [], points = [];
   const plot = document.getElementById("plot");
   const bend = (value) => Math.sign(value) * Math.sqrt(Math.abs(value));
-  const axis = (values, ticks, write) => {
+  const axis = (values, ticks, write, size) => {
     const ends = [Math.min(0, ...values), Math.max(0, ...values)].map(bend);
     const room = 0.07 * (ends[1] - ends[0] || 1), low = ends[0] - room, high = ends[1] + room;
     const at = (value) => Math.min(100, Math.max(0, 100 * (bend(value) - low) / (high - low)));
     const inside = (value) => bend(value) >= low && bend(value) <= high;
     const both = ticks.flatMap((tick) => [tick, -tick]).filter(inside).sort((a, b) => Math.abs(b) - Math.abs(a));
     const kept = both.reduce((list, tick) =>
-      [0, ...list].every((other) => Math.abs(at(other) - at(tick)) > 8) ? [...list, tick] : list, []);
+      [0, ...list].every((other) => Math.abs(at(other) - at(tick)) > 100 * 44 / size) ? [...list, tick] : list, []);
     return { at, marks: [0, ...kept].map((tick) => [at(tick), tick ? write(tick) : "0"]) };
   };
   const BESIDE = [[10, 4, "start"], [-10, 4, "end"], [0, -10, "middle"], [0, 19, "middle"]];
@@ -194,23 +194,25 @@
   const draw = () => {
     const forgetting = document.querySelector("[name=axis]:checked")?.value ?? "auc";
     const [xs, ys] = [data.columns[place[forgetting]], data.columns[place.r_acc]];
+    const box = plot.getBoundingClientRect();
     plot.replaceChildren(...all("title, desc", plot));
     points = [];
     if (!xs || !ys) return;
-    const known = drawn.map(({ m, cells }) => ({ m, a: cells[place[forgetting]], b: cells[place.r_acc] }))
+    const requests = requestsShown().filter((r) => forgetting === "auc" || data.requests[r].tags.kind === "backdoored");
+    const known = drawn.map((m) => ({ m, cells: line(m, requests) }))
+      .map(({ m, cells }) => ({ m, a: cells[place[forgetting]], b: cells[place.r_acc] }))
       .filter(({ m, a, b }) => a.value !== null && b.value !== null && data.methods[m].reference !== "retraining-1");
     const POINTS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 60, 100];
     const near = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1];
     const sign = (value) => (value < 0 ? "−" : "+") + Math.abs(value);
-    const x = axis(known.map(({ a }) => a.value), forgetting === "auc" ? near : POINTS, forgetting === "auc" ? String : sign);
-    const y = axis(known.map(({ b }) => b.value), POINTS, sign);
+    const x = axis(known.map(({ a }) => a.value), ...(forgetting === "auc" ? [near, String] : [POINTS, sign]), box.width);
+    const y = axis(known.map(({ b }) => b.value), POINTS, sign, 1.6 * box.height);
     points = known.map(({ m, a, b }) => {
       const whisker = ({ value, half }, at) => [at(value - (half ?? 0)), at(value + (half ?? 0))];
       const said = (column, cell) => `${column.title} ${cell.text}${cell.small ? " " + cell.small : ""}`;
       return { m, name: data.methods[m].name, x: x.at(a.value), y: 100 - y.at(b.value), wide: whisker(a, x.at),
         high: whisker(b, y.at), text: `${data.methods[m].name}: ${said(xs, a)}, ${said(ys, b)}` };
     }).sort((one, two) => one.x - two.x);
-    const box = plot.getBoundingClientRect();
     const origin = { name: "retraining", x: x.at(0), y: 100 - y.at(0) };
     const taken = [...points, origin].map((p) => [p.x * box.width / 100 - 6, p.y * box.height / 100 - 6, 12, 12]);
     const full = { x1: "0", x2: "100%", y1: "0", y2: "100%" };
