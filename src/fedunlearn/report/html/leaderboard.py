@@ -73,7 +73,8 @@ def _lede(board: Board) -> str:
     names = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
     are = "is" if len(first) == 1 else "are"
     most = ", more than any other method" if len(first) < len(rows) else ""
-    return f"On all requests together, {names} {are} equivalent to retraining in {hits} of the {of} {where}{most}."
+    told = f"{names} {are} equivalent to retraining in {hits} of the {of} {where}{most}"
+    return f"On all requests together, {told}."
 
 
 def _groups(board: Board) -> list[tuple[str, str, list[str]]]:
