@@ -4,6 +4,8 @@ from .audits import evidence_tables
 from .conclusions import verdict
 from .evidence import RunEvidence, read_evidence
 from .html import write_report
+from .html.leaderboard import write_leaderboard
+from .leaderboard import leaderboard_tables
 from .markdown_page import write_markdown_page
 from .runs import Collection, Run, collect, read_run
 from .tables import comparison_tables, markdown, round_table, stage_table
@@ -15,12 +17,14 @@ __all__ = [
     "collect",
     "comparison_tables",
     "evidence_tables",
+    "leaderboard_tables",
     "markdown",
     "read_evidence",
     "read_run",
     "round_table",
     "stage_table",
     "verdict",
+    "write_leaderboard",
     "write_markdown_page",
     "write_report",
 ]
