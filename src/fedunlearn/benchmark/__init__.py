@@ -1,8 +1,9 @@
 """The open benchmark: fixed requests and seeds, one tuning budget, results that anybody can check again."""
 
+from ..report.benchmark import FORMAT
 from .checking import check_results, repeat
 from .plan import PROTOCOL, protocol, protocol_digest
-from .results import FORMAT, gather, merge, read_results, write_results
+from .results import gather, merge, read_results, write_results
 
 __all__ = [
     "FORMAT",

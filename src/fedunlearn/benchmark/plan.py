@@ -76,6 +76,8 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     targets = experiment.request.targets
     return {
         "kind": "backdoored" if experiment.backdoor.enabled else "clean",
+        "dataset": experiment.data.dataset,
+        "model": experiment.model,
         "partition": experiment.data.partition,
         "clients": experiment.data.clients,
         "targets": targets if isinstance(targets, int) else len(targets),

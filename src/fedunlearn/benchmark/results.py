@@ -17,10 +17,10 @@ from ..methods import Schedule
 from ..record import read_json, write
 from ..report import RunEvidence, read_evidence, read_run
 from ..report.audits import REFERENCES, harmed
+from ..report.benchmark import FORMAT
 from ..report.summary import costs
 from .plan import STANDARD, describe, protocol_digest, source_digest
 
-FORMAT = "fedunlearn benchmark 1"
 UNSTABLE = ("digest", "seconds", "time")
 """Keys of a row that its digest leaves out: the wall time differs from one repetition to the next."""
 

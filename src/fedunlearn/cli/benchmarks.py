@@ -31,7 +31,7 @@ def benchmark(
     of your own, the results are a submission: docs/benchmark.md says where to put both.
     """
     from ..benchmark import gather, protocol, write_results
-    from ..report.leaderboard import leaderboard_tables, write_leaderboard
+    from ..report import leaderboard_tables, write_leaderboard
 
     wanted = protocol(only or [], submitted)
     folder = folder or Path("runs") / ("benchmark" if submitted is None else f"benchmark-{submitted.stem}")
@@ -39,8 +39,7 @@ def benchmark(
     results, page = folder / "results.json", folder / "leaderboard.html"
     write_results(results, gather(wanted, folder))
     write_leaderboard(results, page)
-    for lines in leaderboard_tables(results).values():
-        print_table(lines)
+    print_table(next(iter(leaderboard_tables(results).values())))
     for path in (results, page):
         out.print(str(path), soft_wrap=True)
 
@@ -58,7 +57,7 @@ def leaderboard(
     from tempfile import TemporaryDirectory
 
     from ..benchmark import check_results, merge, write_results
-    from ..report.leaderboard import write_leaderboard
+    from ..report import write_leaderboard
     from .progress import Display
 
     with TemporaryDirectory() as place:

@@ -1,0 +1,48 @@
+"""Stores results of the benchmark, and writes the tables of the page that shows them.
+
+Run ``python scripts/store_benchmark.py RESULTS.json...``. The cells are added to
+``docs/results/benchmark.json``; a cell that is there already is replaced. In ``docs/benchmark.md`` the text
+between ``<!-- begin leaderboard WORD -->`` and ``<!-- end -->`` is written again. Without files, only the
+page is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedunlearn.benchmark import merge, write_results
+from fedunlearn.core import FedUnlearnError
+from fedunlearn.record import write
+from fedunlearn.report import leaderboard_tables, markdown
+from fedunlearn.reproduction.results_page import MARKED
+
+ROOT = Path(__file__).parent.parent
+STORED = ROOT / "docs/results/benchmark.json"
+PAGE = ROOT / "docs/benchmark.md"
+
+
+def renewed(page: str, stored: Path = STORED) -> str:
+    """The page with the text between its markers updated."""
+    tables = {title.split()[0].lower(): lines for title, lines in leaderboard_tables(stored).items()}
+
+    def make(found: Any) -> str:
+        return f"{found['begin']}\n{markdown(tables[found['words'].strip()])}\n\n"
+
+    return MARKED.sub(make, page)
+
+
+def main(files: Sequence[str]) -> None:
+    given = [Path(file) for file in files]
+    if given:
+        write_results(STORED, merge([*([STORED] if STORED.exists() else []), *given]))
+    write(PAGE, renewed(PAGE.read_text(encoding="utf-8")).encode())
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except FedUnlearnError as error:
+        sys.exit(str(error))
