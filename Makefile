@@ -8,10 +8,10 @@ READY := .venv/.ready
 PEERS := .venv-peers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs gate dist flower faults chaos bench clean
+.PHONY: help demo test check docs gate dist flower submissions faults chaos bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## forget one client, from training to report, in about a minute
 	$(BIN)/fedunlearn demo
@@ -41,6 +41,9 @@ dist: $(READY)  ## build sdist and wheel in dist/, and test the wheel in an empt
 
 flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment with TLS; takes two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'processes and not deployment' tests/flower_federation
+
+submissions: $(READY)  ## check the methods that others submitted to the benchmark: one cell of each is run again
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m submissions -rs tests/benchmark
 
 faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes three quarters of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from json import dumps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -153,6 +154,26 @@ def experiments() -> str:
     return "\n".join(lines)
 
 
+BOARD = "leaderboard.html"
+STORED = ROOT / "docs/results/benchmark.json"
+
+
+@maker("leaderboard")
+def leaderboard() -> str:
+    """A link to the page, which only the site has."""
+    return f"[Open the leaderboard]({BOARD})" if STORED.exists() else ""
+
+
+def board() -> str:
+    """The leaderboard as a page of the site."""
+    from fedunlearn.report import write_leaderboard
+
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / BOARD
+        write_leaderboard(STORED, page)
+        return page.read_text(encoding="utf-8")
+
+
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+?)(#[^)\s]*)?\)")
 
 
@@ -194,6 +215,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             language = {".py": "python", ".toml": "toml"}[Path(path).suffix]
             text = f"# {Path(path).name}\n\n```{language}\n{text}```\n"
         files.append(File.generated(config, page, content=text))
+    if STORED.exists():
+        files.append(File.generated(config, BOARD, content=board()))
     return files
 
 

@@ -1,0 +1,59 @@
+"""Submitted methods, and the results that are stored with the documentation."""
+
+from __future__ import annotations
+
+import runpy
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedunlearn import FedUnlearnError
+from fedunlearn.benchmark import check_results, read_results
+from fedunlearn.data import where
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "docs/results/benchmark.json"
+SUBMISSIONS = sorted((ROOT / "submissions").glob("*.json"))
+
+
+@contextmanager
+def unseen(what: str):
+    yield lambda event: None
+
+
+def again(path: Path, folder: Path) -> list[str]:
+    """One cell, run again; skipped where the data or the kind of machine is another."""
+    if where("fmnist") is None:
+        pytest.skip("Fashion-MNIST is not here: fedunlearn data get fmnist")
+    try:
+        return check_results(path, 1, folder, unseen)
+    except FedUnlearnError as error:
+        if "check it on a machine of that kind" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.mark.parametrize("path", SUBMISSIONS, ids=lambda path: path.stem)
+def test_a_submission_is_as_it_was_written(path):
+    found = read_results(path)
+    files = {about["file"]["name"] for about in found["methods"].values() if about["file"]}
+    assert files == {f"{path.stem}.py"}
+    assert path.with_suffix(".py").exists()
+
+
+@pytest.mark.submissions
+@pytest.mark.parametrize("path", SUBMISSIONS, ids=lambda path: path.stem)
+def test_a_cell_of_a_submission_ends_in_the_same_model(path, tmp_path):
+    assert "the same model" in again(path, tmp_path)[0]
+
+
+@pytest.mark.submissions
+def test_a_cell_of_the_leaderboard_ends_in_the_same_model(tmp_path):
+    assert "the same model" in again(STORED, tmp_path)[0]
+
+
+def test_the_page_shows_the_stored_results():
+    script = runpy.run_path(str(ROOT / "scripts/store_benchmark.py"))
+    page = (ROOT / "docs/benchmark.md").read_text(encoding="utf-8")
+    assert script["renewed"](page) == page
