@@ -311,7 +311,7 @@ def needs(folder: Path) -> dict[str, set[str]]:
         try:
             requirements.check(phases, request, federation.task)
         except FedUnlearnError:
-            return {OURS}  # knot: clusters cannot be recorded
+            return {OURS}  # knot and sisa: clusters and slices cannot be recorded
         jobs = [job for jobs in asked(phases, request) for client, job in jobs.items() if client != "public"]
         refused = [said for job in jobs if (said := federation.refusal(job))]
         return {found[1] if (found := re.search(r"app.train\('(\w+)'\)", said)) else OURS for said in refused}
