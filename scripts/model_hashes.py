@@ -48,6 +48,7 @@ OWN: dict[str, Values] = {
     "fupga": {"pretraining": {"history": ["locals"]}, "unlearning": {"lr": 0.2}},
     "fedkdu": {"pretraining": {"history": ["updates"]}, "data": {"public": 40}},
     "knot": {"pretraining": {"clusters": 2}},
+    "sisa": {"pretraining": {"slices": 2}},
     "fedosd-m1": {"unlearning": {"lr": 0.002}},
 }
 """The history that a method needs, and rates that reach FUPGA's ball and do not diverge."""

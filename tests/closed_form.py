@@ -31,6 +31,7 @@ from fedunlearn.core.history import KINDS
 from fedunlearn.core.seeds import generator
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.knot import ClusteredPretraining
+from fedunlearn.methods.sisa import SlicedPretraining
 
 SHAPES = {"weight": torch.Size((3, 3)), "bias": torch.Size((3,))}
 DIMENSION = 12
@@ -177,11 +178,13 @@ def fresh(purpose: str) -> State:
 
 
 @cache
-def pretrained(clusters: int = 0, participation: Participation = EVERYBODY) -> State:
+def pretrained(clusters: int = 0, participation: Participation = EVERYBODY, slices: int = 1) -> State:
     """Eight rounds with everybody, every kind of history recorded."""
     origin = fresh("pre-training")
     phase = (
-        ClusteredPretraining(8, 0.05, clusters=clusters)
+        SlicedPretraining(8, 0.05, shards=clusters, slices=slices)
+        if slices > 1
+        else ClusteredPretraining(8, 0.05, clusters=clusters)
         if clusters
         else Pretraining(8, 0.05, history=tuple(KINDS))
     )
@@ -194,9 +197,9 @@ def pretrained(clusters: int = 0, participation: Participation = EVERYBODY) -> S
 
 
 def recorded(participation: Participation = EVERYBODY) -> History:
-    """Every kind of history, that of KNOT included."""
+    """Every kind of history, those of KNOT and SISA included."""
     plain, clustered = (pretrained(clusters, participation).memory for clusters in (0, 2))
-    return History.from_tensors({**plain, **clustered})
+    return History.from_tensors({**plain, **clustered, **pretrained(2, participation, slices=2).memory})
 
 
 def request(

@@ -24,6 +24,7 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.knot import ClusteredPretraining
+from fedunlearn.methods.sisa import SlicedPretraining
 from fedunlearn.models import build
 
 TRAINING = LocalTraining(batch_size=4)
@@ -131,6 +132,8 @@ def forget(how: str, name: str, federation: Federation, rounds: int = 2, epochs:
         before: Phase = (
             ClusteredPretraining(rounds, 0.02, clusters=2)
             if "cluster" in needed
+            else SlicedPretraining(rounds, 0.02, shards=2, slices=2)
+            if "slice" in needed
             else Pretraining(rounds, 0.02, tuple(needed))
         )
         trained = unlearn([before], request, federation, training=training, seed=2).state

@@ -17,6 +17,7 @@ from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
 from fedunlearn.core.vectors import load
 from fedunlearn.experiment import Experiment, check, prepare, read
+from fedunlearn.experiment.pretraining import pretraining as training_of
 from fedunlearn.record import model_hash, read_json, read_metrics, read_outcome, read_state, read_tensors
 from fedunlearn.record.runs import public
 
@@ -104,6 +105,17 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
             {"method": "knot"},
             "knot needs cluster, and this experiment has none: set clusters = 2 in [pretraining]",
         ),
+        (
+            {"method": "sisa", "pretraining": {"clusters": 2}},
+            "sisa needs slice, and this experiment has none: set slices = 2 in [pretraining]",
+        ),
+        ({"method": "knot", "pretraining": {"clusters": 2, "slices": 2}}, "knot needs cluster"),
+        ({"pretraining": {"slices": 2, "history": ["norms"]}}, "its slices and no other history: remove one"),
+        (
+            {"pretraining": {"clusters": 2, "slices": 3}},
+            "4 clients cannot form 3 slices in each of 2 clusters: lower slices or clusters",
+        ),
+        ({"pretraining": {"rounds": 1, "slices": 2}}, "1 rounds are too few for 2 slices: set rounds"),
         ({"method": "federaser", "pretraining": {"clusters": 2}}, "federaser needs norms"),
         (
             {"method": "federaser", "pretraining": {"rounds": 0, "history": ["norms"]}},
@@ -385,6 +397,19 @@ def test_clusters_are_retrained_from_a_clustered_pre_training(tmp_path):
     (anew,) = outcome.state.memory
     (other,) = {"cluster-0", "cluster-1"} - {anew}
     assert torch.equal(outcome.params, (kept.memory[other] + outcome.state.memory[anew]) / 2)
+
+
+def test_slices_are_retrained_from_a_sliced_pre_training(tmp_path):
+    sliced = {"rounds": 4, "lr": 0.05, "slices": 2}
+    outcome = perform(small(method="sisa", pretraining=sliced), tmp_path / "run")
+    kept, _ = read_state(tmp_path / "run/omega0.safetensors")
+    rows = {f"slice/client-{number}" for number in range(4)}
+    assert set(kept.memory) == {"slice", "slice-decays", "slice-0", "slice-0-1"} | rows
+    assert torch.equal(kept.params, kept.memory["slice-0"])
+    assert torch.equal(outcome.params, outcome.state.memory["slice-0"])
+    assert not torch.equal(outcome.params, kept.params)
+    more = training_of(prepare(small(method="sisa", pretraining={**sliced, "rounds": 6})))
+    assert not more.folder.exists(), "slices begin in other rounds, so that nothing can be continued"
 
 
 def test_public_examples_are_nobody_elses(tmp_path):

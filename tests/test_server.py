@@ -316,6 +316,11 @@ def test_public_data_and_clusters_serve_the_methods_that_need_them(tmp_path):
     clustered = server(tmp_path / "clusters")
     clustered.train(2, 0.1, clusters=2)
     assert clustered.forget("site-1", "knot", SCHEDULE).status is fu.Status.DONE
+    sliced = server(tmp_path / "slices")
+    sliced.train(2, 0.1, slices=2)
+    assert sliced.forget("site-2", "sisa", SCHEDULE).status is fu.Status.DONE
+    assert "slice-0" not in sliced.history.shared
+    assert sliced.forget("site-1", "sisa", SCHEDULE).status is fu.Status.DONE
 
 
 def test_retraining_takes_the_learning_rate_of_the_training(tmp_path):

@@ -44,7 +44,7 @@ from .core.seeds import derive
 from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.rehearsal import asked
 from .engines import Sequential, join, simulate
-from .methods import ClusteredPretraining, Pretraining, Schedule
+from .methods import ClusteredPretraining, Pretraining, Schedule, SlicedPretraining
 from .options import check_options
 from .running import concluded, finished, run_in
 from .tasks import Classification, described
@@ -300,16 +300,20 @@ class Server:
         *,
         history: Iterable[str] = (),
         clusters: int = 1,
+        slices: int = 1,
         evaluate_every: int = 10,
     ) -> Outcome:
         """Federated averaging of all clients; a training that diverges raises an error.
 
         It records the named kinds of ``history`` for later requests. More than one of ``clusters`` trains a
-        model in each, for ``knot``.
+        model in each, for ``knot``; more than one of ``slices`` lets their clients join one slice after the
+        other, for ``sisa``.
         """
         kinds = tuple(sorted(set(history)))
         phase = (
-            ClusteredPretraining(rounds, lr, clusters=clusters)
+            SlicedPretraining(rounds, lr, shards=clusters, slices=slices)
+            if slices > 1
+            else ClusteredPretraining(rounds, lr, clusters=clusters)
             if clusters > 1
             else Pretraining(rounds, lr, kinds)
         )
@@ -318,6 +322,7 @@ class Server:
                 f"this training records no {lost[0]}, so what was recorded before is dropped", stacklevel=2
             )
         plan = {"rounds": rounds, "lr": lr, "history": list(kinds), "clusters": clusters}
+        plan |= {"slices": slices} if slices > 1 else {}
         config = {"method": "fedavg", "pretraining": plan}
         outcome = self._run("train", [phase], (), config, "train", evaluate_every=evaluate_every)
         if outcome.status.failed:

@@ -34,8 +34,8 @@ TARGET = "site-1"
 WILD = Schedule(unlearn_rounds=40, unlearn_lr=1e6, recover_rounds=400, recover_lr=1e6, pretrain_lr=1e6)
 WILD_BUT = {"fedosd-m3": replace(WILD, unlearn_rounds=0)}
 """Far out no step helps everybody, so the first stage would end there."""
-BOUNDED = {"federaser", "rapid"}
-"""Their steps do not grow with the model: they are as long as the recorded ones, or as the learning rate."""
+BOUNDED = {"federaser", "noisy-finetune", "rapid"}
+"""Their steps do not grow with the model: a record, a clip or the learning rate says how long they are."""
 WEIGHED = {"mode", "ewcsga"}
 """MoDe guides all clients by their examples, and EWCSGA averages importance by them."""
 ALL = range(1, 99)
@@ -45,7 +45,7 @@ def test_the_methods_of_this_release_are_registered():
     assert {
         *("ascent", "ewcsga", "fast-retrain", "federaser", "fedkdu", "fedosd", "fedosd-joint", "fedquit"),
         *("fedrecovery", "finetune", "fupga", "knot", "mode", "not", "puf", "rapid", "reset", "retrain"),
-        "sfu",
+        *("noisy-finetune", "sfu", "sisa"),
         *(f"fedosd-m{number}" for number in range(1, 7)),
     } <= set(METHODS)
 

@@ -78,7 +78,7 @@ def test_a_second_request_works_on_the_model_of_the_first(name):
     assert not unlearn(phases(name), third, Quadratics(refuses={TARGET, NEXT})).status.failed
 
 
-OF_TARGETS = {"updates", "residuals", "cluster"}
+OF_TARGETS = {"updates", "residuals", "cluster", "slice"}
 """Kinds of history whose rows a method reads of its targets."""
 
 
@@ -169,7 +169,11 @@ def unlearning(name: str) -> Phase:
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in METHODS if unlearning(name).stage == "unlearning" and unlearning(name).rounds > 3],
+    [
+        name
+        for name in METHODS
+        if unlearning(name).stage == "unlearning" and unlearning(name).rounds > 3 and name != "noisy-finetune"
+    ],  # that one never asks a target
 )
 def test_a_target_that_meets_its_rule_is_no_longer_asked(name):
     heard, given = [], {"stop": [After()]}

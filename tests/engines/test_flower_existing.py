@@ -29,7 +29,7 @@ KINDS = ["locals", "norms", "residuals", "updates"]
 SCHEDULE = Schedule(4, 0.05, 3, 0.05)
 WITH_UCE_ALONE = {
     *("federaser", "fedosd", "fedosd-m2", "fedosd-m3", "fedosd-m4", "fedosd-m5"),
-    *("fast-retrain", "fedrecovery", "finetune", "not", "puf", "reset", "retrain"),
+    *("fast-retrain", "fedrecovery", "finetune", "noisy-finetune", "not", "puf", "reset", "retrain"),
 }
 pytestmark = [
     # True of an app that measures nothing and of short runs, and not the subject of most tests here.
@@ -97,7 +97,9 @@ def test_a_method_runs_with_one_more_handler_or_is_refused_before_round_one(how,
         assert 0 <= outcome.metrics[-1]["r_acc"] <= 1
         assert 0 <= outcome.metrics[-1]["forget_acc"] <= 1
     else:
-        with pytest.raises(FedUnlearnError, match=r"cannot run on this federation|needs (public|cluster)"):
+        with pytest.raises(
+            FedUnlearnError, match=r"cannot run on this federation|needs (public|cluster|slice)"
+        ):
             forget(federation, model, ["site-2"], tmp_path, **asked)
         assert not nodes.pushed
         assert module_hash(model) == module_hash(omega0[0])

@@ -40,7 +40,7 @@ DATA = holdings("perceptron")
 STACKABLE = [
     entry.name
     for entry in methods
-    if not requirements.needs(methods[entry.name](Schedule(1, 0.1, 1, 0.1))) & {"cluster", "public"}
+    if not requirements.needs(methods[entry.name](Schedule(1, 0.1, 1, 0.1))) & {"cluster", "public", "slice"}
 ]
 
 

@@ -262,7 +262,7 @@ class TestPages:
 
     def test_the_table_of_methods_is_what_an_app_can_run(self, tmp_path):
         page = (ROOT / "docs/flower/existing-app.md").read_text()
-        table = page[page.index("## Which methods work") : page.index("Fourteen methods")]
+        table = page[page.index("## Which methods work") : page.index("Fifteen methods")]
         rows = dict(re.findall(r"^\| (.*?) \| (`.*?) \|$", table, re.MULTILINE))
         shown = {
             name: {*re.findall(r'train\("(\w+)"', has)} or ({OURS} if "serve" in has else set())
@@ -270,7 +270,7 @@ class TestPages:
             for name in re.findall(r"`([a-z0-9-]+)`", names)
         }
         assert shown == needs(tmp_path)
-        assert len([name for name, losses in shown.items() if losses <= {"uce"}]) == 14
+        assert len([name for name, losses in shown.items() if losses <= {"uce"}]) == 15
 
 
 OURS = "our client code"
@@ -311,7 +311,7 @@ def needs(folder: Path) -> dict[str, set[str]]:
         try:
             requirements.check(phases, request, federation.task)
         except FedUnlearnError:
-            return {OURS}  # knot: clusters cannot be recorded
+            return {OURS}  # knot and sisa: clusters and slices cannot be recorded
         jobs = [job for jobs in asked(phases, request) for client, job in jobs.items() if client != "public"]
         refused = [said for job in jobs if (said := federation.refusal(job))]
         return {found[1] if (found := re.search(r"app.train\('(\w+)'\)", said)) else OURS for said in refused}

@@ -12,6 +12,7 @@ from fedunlearn import History, Outcome, Request, Schedule, State, method, unlea
 from fedunlearn.core.history import KINDS
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.knot import ClusteredPretraining
+from fedunlearn.methods.sisa import SlicedPretraining
 
 SITES = tuple(f"site-{number}" for number in range(10))
 SCHEDULE = Schedule(20, 1e-4, 20, 1e-4, pretrain_lr=1e-4)
@@ -30,14 +31,17 @@ class Ten(Quadratics):
 
 
 @cache
-def pretrained(clusters: int) -> State:
-    phase = ClusteredPretraining(40, 1e-4, clusters=5) if clusters else Pretraining(40, 1e-4, tuple(KINDS))
+def pretrained(name: str) -> State:
+    phase = {
+        "knot": ClusteredPretraining(40, 1e-4, clusters=5),
+        "sisa": SlicedPretraining(40, 1e-4, shards=1, slices=5),
+    }.get(name, Pretraining(40, 1e-4, tuple(KINDS)))
     return unlearn([phase], Request(fresh("cost").params, SITES, (), shapes=SHAPES), Ten()).state
 
 
 @cache
 def run(name: str, **options: object) -> Outcome:
-    before = pretrained(clusters=5 if name == "knot" else 0)
+    before = pretrained(name if name in ("knot", "sisa") else "")
     asked = Request(
         before.params,
         SITES,
@@ -75,6 +79,8 @@ TRAININGS = {
     "mode": (380, 180),
     "fedkdu": (0, 306),  # five rounds on public data are the server's own
     "knot": (0, 40),  # one of two clients in one of five clusters
+    "noisy-finetune": (180, 180),
+    "sisa": (0, 8 * (3 + 5 + 7 + 9)),  # the second of five slices, and those after it
 }
 
 
@@ -125,6 +131,8 @@ def test_retrained_for_longer_it_costs_more():
         ("fedkdu", 1, 0, 0),
         ("federaser", 7, 9 * MODEL, 9 * MODEL),
         ("knot", 0, MODEL, MODEL),
+        ("noisy-finetune", 0, 9 * MODEL, 9 * MODEL),
+        ("sisa", 0, 3 * MODEL, 3 * MODEL),
     ],
 )
 def test_bytes_of_a_round(name, round, down, up):
@@ -146,6 +154,8 @@ def test_bytes_of_a_round(name, round, down, up):
         ("fupga", 10 * MODEL + MODEL + 4),  # the others' models, the ball
         ("mode", MODEL),
         ("knot", 6 * MODEL + MODEL),
+        ("noisy-finetune", 8),
+        ("sisa", 6 * MODEL + MODEL + 5 * 8 + 10 * 16),  # beside models: rates, places
     ],
 )
 def test_bytes_that_the_server_keeps(name, stored):

@@ -124,6 +124,6 @@ def test_a_client_that_is_forgotten_leaves_no_row_and_no_model_that_it_was_in():
     whole = request().history
     left = whole.without(["site-1"])
     gone = whole.tensors().keys() - left.tensors().keys()
-    models = {f"locals/{client}" for client in whole.rows["locals"]}
-    assert gone == {f"{kind}/site-1" for kind in whole.rows} | {"cluster-1"} | models
+    models = {f"locals/{client}" for client in whole.rows["locals"]} | {"cluster-1", "slice-1", "slice-1-1"}
+    assert gone == {f"{kind}/site-1" for kind in whole.rows} | models
     assert all(torch.equal(value, whole.tensors()[name]) for name, value in left.tensors().items())

@@ -70,6 +70,10 @@ class History:
         """
         gone = set(clients)
         left = {f"cluster-{int(row)}" for c, row in self.rows.get("member", {}).items() if c in gone}
+        for client in gone & self.rows.get("slice", {}).keys():
+            shard, slice = map(int, self.rows["slice"][client])
+            later = range(slice + 1, len(self.shared["slice-decays"]))
+            left |= {f"slice-{shard}", *(f"slice-{shard}-{number}" for number in later)}
         return History(
             {
                 kind: {client: row for client, row in rows.items() if client not in gone}

@@ -17,6 +17,7 @@ REMEDIES = {
     "shapes": "give the request the shapes of the model's parameters: fedunlearn.shapes(model)",
     "labels": "use a task that predicts one label out of several, such as Classification",
     "cluster": "pre-train in clusters",
+    "slice": "pre-train in slices",
     **{kind: f'pre-train with history = ["{kind}"], on Flower with flower.Recording' for kind in KINDS},
 }
 
@@ -28,7 +29,7 @@ def needs(phases: Sequence[Phase]) -> frozenset[str]:
 
 def recorded(phases: Sequence[Phase]) -> frozenset[str]:
     """The part of the needs that pre-training has to leave behind."""
-    return needs(phases) & {*KINDS, "cluster"}
+    return needs(phases) & {*KINDS, "cluster", "slice"}
 
 
 def missing(phases: Sequence[Phase], request: Request, task: Task) -> Iterator[str]:

@@ -306,6 +306,9 @@ class _Run:
             **after.diagnostics,
             "distance": distance(after.params, self.request.params),
         }
+        if self.guards is not None or self.stop:
+            # Both look at ω⁰ or at the targets after the noise, which no certificate covers.
+            metrics.pop("epsilon", None)
         if not after.status.failed:
             finished = FinishedRound(
                 phase,

@@ -25,6 +25,11 @@ def recommend(
             "training was clustered, so that retraining the target's cluster alone is exact, and the "
             "cheapest exact way (docs/methods/knot.md)"
         )
+    if "slice" in request.history.kinds:
+        return "sisa", (
+            "training was sliced, so that repeating the target's shard from the slice in which it joined is "
+            "exact, and costs a part of a retraining (docs/methods/sisa.md)"
+        )
     if poisoned and trusted and not gone:
         return "fedosd", (
             "the target planted a backdoor, is there and is trusted to help: FedOSD removes it while the "

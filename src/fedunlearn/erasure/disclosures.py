@@ -10,7 +10,7 @@ from ..methods.fedosd import ForgettingDescent
 from ..methods.joint import JointDescent
 from .costs import PhaseCost
 
-EXACT = frozenset({"retrain", "fast-retrain", "rapid", "knot"})
+EXACT = frozenset({"retrain", "fast-retrain", "rapid", "knot", "sisa"})
 """Methods whose new model no target and no model of a target had a part in: docs/evidence/claims.md."""
 WORKS = {
     "fisher": "the diagonal of the Fisher information on their data",

@@ -24,6 +24,7 @@ from ..methods import Schedule
 from ..methods.fedosd import ForgettingDescent
 from ..methods.joint import JointDescent
 from ..methods.sfu import SubspaceAscent
+from ..methods.sisa import SliceRetraining
 from .choice import recommend
 from .costs import (
     NEVER,
@@ -39,8 +40,8 @@ from .disclosures import Disclosure, disclosures
 from .obstacles import about, absent_targets, cautions, phases_of, too_small
 from .prospects import Prospects, prospects
 
-ESTIMATED = (ForgettingDescent, SubspaceAscent)
-"""Phases that may end before their rounds are up, or whose clients may send less than they are asked for."""
+ESTIMATED = (ForgettingDescent, SubspaceAscent, SliceRetraining)
+"""Phases that may end before their rounds are up, or in which clients may train or send less than at most."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def pretraining(setting: Setting) -> CachedTraining:
     recorded = {
         **({"history": sorted(set(plan.history))} if plan.history else {}),
         **({"clusters": plan.clusters} if plan.clusters > 1 else {}),
-        **({"history format": 2} if plan.history or plan.clusters > 1 else {}),
+        **({"slices": [plan.slices, plan.rounds]} if plan.slices > 1 else {}),
+        **({"history format": 2} if plan.history or plan.clusters > 1 or plan.slices > 1 else {}),
     }
     return CachedTraining(
         setting,

@@ -164,9 +164,22 @@ def _check_needs(experiment: Experiment) -> None:
     """Whether pre-training leaves behind what the method needs."""
     plan, name = experiment.pretraining, experiment.method
     require_kinds(plan.history)
-    if plan.history and plan.clusters > 1:
+    if plan.history and plan.clusters * plan.slices > 1:
+        what = (
+            "sliced pre-training records its slices"
+            if plan.slices > 1
+            else ("clustered pre-training records its clusters")
+        )
+        raise FedUnlearnError(f"a {what} and no other history: remove one")
+    if plan.slices > 1 and plan.clusters * plan.slices > experiment.data.clients:
         raise FedUnlearnError(
-            "a clustered pre-training records its clusters and no other history: remove one"
+            f"{experiment.data.clients} clients cannot form {plan.slices} slices in each of {plan.clusters} "
+            "clusters: lower slices or clusters in [pretraining]"
+        )
+    if plan.slices > plan.rounds > 0:
+        raise FedUnlearnError(
+            f"{plan.rounds} rounds are too few for {plan.slices} slices: set rounds in [pretraining] to "
+            f"{plan.slices} or more"
         )
     if plan.clusters > experiment.data.clients:
         raise FedUnlearnError(
@@ -176,11 +189,12 @@ def _check_needs(experiment: Experiment) -> None:
     phases = experiment.phases()
     # What a model file holds is known when it is read.
     needed = set() if experiment.checkpoint else requirements.recorded(phases)
-    recorded = {"cluster"} if plan.clusters > 1 else {*plan.history}
+    recorded = {"slice"} if plan.slices > 1 else {"cluster"} if plan.clusters > 1 else {*plan.history}
     public = requirements.needs(phases) & {"public"} if not experiment.data.public else set()
     for kind in sorted({*(needed - recorded), *public}):
         wanted = {
             "cluster": f"clusters = {max(2, min(5, experiment.data.clients // 2))} in [pretraining]",
+            "slice": f"slices = {max(2, min(5, experiment.data.clients // 2))} in [pretraining]",
             "public": "public = 1000 in [data], examples that no client will hold",
         }.get(kind, f'history = ["{kind}"] in [pretraining]')
         raise FedUnlearnError(f"{name} needs {kind}, and this experiment has none: set {wanted}")
@@ -190,5 +204,5 @@ def _check_needs(experiment: Experiment) -> None:
             f"{name} needs {kinds}, which pre-training records, and here it has no rounds: "
             "set rounds in [pretraining]"
         )
-    if experiment.request.level != "client" and needed - {"cluster"}:
+    if experiment.request.level != "client" and needed - {"cluster", "slice"}:
         raise FedUnlearnError(f"{name} needs history, which knows whole clients only: use level = 'client'")

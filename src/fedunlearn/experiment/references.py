@@ -79,7 +79,8 @@ def twin(setting: Setting, number: int = 1) -> CachedTraining:
     _require_budget(setting)
     if not setting.population.stand_ins:
         raise FedUnlearnError("twins need examples that nobody else trains on: set data.twins, such as 0.3")
-    clients, clusters = setting.population.twin, setting.experiment.pretraining.clusters
+    clients, plan = setting.population.twin, setting.experiment.pretraining
+    sliced = {"slices": [plan.slices, plan.rounds]} if plan.slices > 1 else {}
     start = setting.fresh(f"twin {number}")
     return CachedTraining(
         setting,
@@ -87,7 +88,7 @@ def twin(setting: Setting, number: int = 1) -> CachedTraining:
         setting.request(start, clients, watched(setting.population)),
         replace(setting.experiment.pretraining_phase(), history=()),
         derive("twin", number, setting.seed),
-        identify(setting, start, clients, purpose=f"twin {number}", clusters=clusters),
+        identify(setting, start, clients, purpose=f"twin {number}", clusters=plan.clusters, **sliced),
         "references",
     )
 

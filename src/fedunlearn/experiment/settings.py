@@ -21,6 +21,7 @@ from ..driver import Guards
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
 from ..methods.knot import ClusteredPretraining
+from ..methods.sisa import SlicedPretraining
 from ..options import LARGEST, check_options
 
 
@@ -167,6 +168,8 @@ class PretrainingPlan(StagePlan):
     """Kinds of history to record for methods that need it: `norms`, `residuals`, `updates`, `locals`."""
     clusters: Count = 1
     """Number of clusters; if more than one, each cluster trains a model of its own, for `knot`."""
+    slices: Count = 1
+    """Number of slices of each cluster; if more than one, they join one after the other, for `sisa`."""
 
 
 class ParticipationPlan(Table):
@@ -257,6 +260,8 @@ class Experiment(Table):
 
     def pretraining_phase(self) -> Pretraining:
         plan = self.pretraining
+        if plan.slices > 1:
+            return SlicedPretraining(plan.rounds, plan.lr, shards=plan.clusters, slices=plan.slices)
         if plan.clusters > 1:
             return ClusteredPretraining(plan.rounds, plan.lr, clusters=plan.clusters)
         return Pretraining(plan.rounds, plan.lr, tuple(sorted(set(plan.history))))

@@ -4,6 +4,7 @@ This package needs only torch, so any training loop can use it alone.
 """
 
 from .alternatives import common_descent, plain_descent, random_direction
+from .certificates import gaussian_delta, gaussian_epsilon, gaussian_mu, noise_sensitivity
 from .directions import Direction, DirectionStatus, orthogonal_direction
 from .geometry import conflicts, cosine, distance
 from .losses import unlearning_cross_entropy, unlearning_transform
@@ -16,6 +17,10 @@ __all__ = [
     "conflicts",
     "cosine",
     "distance",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "noise_sensitivity",
     "orthogonal_direction",
     "plain_descent",
     "project_between",

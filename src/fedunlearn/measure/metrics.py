@@ -236,6 +236,15 @@ _TABLE = (
         "none",
         "Share of the method's step that the guards admitted, in rounds in which they shortened it.",
     ),
+    Metric(
+        "epsilon",
+        "ε",
+        "",
+        2,
+        "lower",
+        "Certified: with δ of its options, a model is (ε, δ)-indistinguishable from one of the same "
+        "rounds from any other model in the ball. It says nothing about what ω⁰ itself discloses.",
+    ),
     Metric("reach", "Reach", "", 3, "none", "Distance from the centre of FUPGA's ball, in radii."),
     Metric("erased", "Erased", "", 3, "none", "Length of what FedKdu subtracts, relative to ω⁰."),
     Metric("relative_step", "Relative step", "", 3, "none", "Length of PUF's step, relative to the model."),

@@ -18,18 +18,21 @@ from .joint import joint
 from .knot import ClusteredPretraining, knot
 from .mode import mode
 from .negation import negation
+from .noisy_finetune import noisy_finetune
 from .puf import puf
 from .rapid import rapid
 from .reset import reset
 from .retrain import retrain
 from .schedule import Schedule
 from .sfu import sfu
+from .sisa import SlicedPretraining, sisa
 
 __all__ = [
     "Averaging",
     "ClusteredPretraining",
     "Pretraining",
     "Schedule",
+    "SlicedPretraining",
     "ascent",
     "ewcsga",
     "fast_retrain",
@@ -51,9 +54,11 @@ __all__ = [
     "method",
     "mode",
     "negation",
+    "noisy_finetune",
     "puf",
     "rapid",
     "reset",
     "retrain",
     "sfu",
+    "sisa",
 ]

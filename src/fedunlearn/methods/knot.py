@@ -58,8 +58,8 @@ class ClusteredPretraining(Pretraining):
     def round(self, request: Request, state: State) -> Round:
         member = clusters(request.clients, self.clusters)
         replies = yield {client: train(state.memory[member[client]]) for client in request.asked}
-        models = _averaged(_models(state.memory), replies, member)
-        return state.move_to(_mean(models)).remember(**models)
+        models = averaged(_models(state.memory), replies, member)
+        return state.move_to(mean_of(models)).remember(**models)
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class ClusterRetraining(Phase):
     def origin(self, request: Request, state: State) -> Vector:
         """The mean of all clusters' models before those of the targets are retrained further."""
         member = _members(request)
-        return _mean(_kept(request, member) | self._retrained(request, state, member))
+        return mean_of(_kept(request, member) | self._retrained(request, state, member))
 
     def round(self, request: Request, state: State) -> Round:
         member = _members(request)
         models = self._retrained(request, state, member)
         replies = yield {c: train(models[member[c]]) for c in request.asked if member[c] in models}
-        models = _averaged(models, replies, member)
-        moved = state.move_to(_mean(_kept(request, member) | models)).remember(**models)
+        models = averaged(models, replies, member)
+        moved = state.move_to(mean_of(_kept(request, member) | models)).remember(**models)
         return (
             moved if models else moved.halt(Status.CONVERGED, "no other client was in the targets' clusters")
         )
@@ -119,7 +119,7 @@ def _models(memory: Mapping[str, Vector]) -> dict[str, Vector]:
     return {name: model for name, model in memory.items() if name.startswith(PREFIX)}
 
 
-def _averaged(
+def averaged(
     models: Mapping[str, Vector], replies: Replies, member: Mapping[ClientId, str]
 ) -> dict[str, Vector]:
     """Each cluster's model after the updates of its members."""
@@ -127,7 +127,8 @@ def _averaged(
     return {name: model - own[name].average() if own[name] else model for name, model in models.items()}
 
 
-def _mean(models: Mapping[str, Vector]) -> Vector:
+def mean_of(models: Mapping[str, Vector]) -> Vector:
+    """The model that is served: the plain mean of those of the clusters."""
     return torch.stack([models[name] for name in sorted(models)]).mean(0)
 
 

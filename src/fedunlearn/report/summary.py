@@ -15,7 +15,7 @@ Numbers = Mapping[str, float]
 
 SCORES = ("asr", "forget_acc", "r_acc", "r_acc_worst")
 """Scores shown after both stages, besides the scores of tasks other than classification."""
-FINAL = ("r_acc_best", "target_acc", "distance", "coverage")
+FINAL = ("r_acc_best", "target_acc", "distance", "coverage", "epsilon")
 COSTS = ("local_trainings", "bytes_up", "bytes_down", "bytes_stored", "seconds")
 STAGE_MARKS = {"_1": "¹", "_2": "²"}
 
@@ -84,7 +84,7 @@ def result_columns(found: Iterable[Numbers]) -> list[Column]:
     )
     covered = any(run.get("coverage", 1.0) < 1 for run in numbers)
     keys = [f"{key}_{place}" for place in (1, 2) for key in (*SCORES, *own)]
-    keys += ["target_acc", "distance", *(["coverage"] if covered else []), "conflicts"]
+    keys += ["target_acc", "distance", *(["coverage"] if covered else []), "conflicts", "epsilon"]
     return [column(key) for key in keys if any(key in run for run in numbers)]
 
 

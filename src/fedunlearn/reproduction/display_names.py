@@ -23,6 +23,8 @@ NAMES = {
     "rapid": "Rapid",
     "reset": "Reset",
     "fast-retrain": "Fast retraining",
+    "noisy-finetune": "Noisy fine-tuning",
+    "sisa": "SISA",
 }
 """The order determines the styles in figures."""
 
