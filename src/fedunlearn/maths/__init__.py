@@ -7,6 +7,7 @@ from .alternatives import common_descent, plain_descent, random_direction
 from .directions import Direction, DirectionStatus, orthogonal_direction
 from .geometry import conflicts, cosine, distance
 from .losses import unlearning_cross_entropy, unlearning_transform
+from .pareto import min_norm_weights, null_space_descent, pareto_improvement
 from .projections import project_between, project_off
 
 __all__ = [
@@ -16,7 +17,10 @@ __all__ = [
     "conflicts",
     "cosine",
     "distance",
+    "min_norm_weights",
+    "null_space_descent",
     "orthogonal_direction",
+    "pareto_improvement",
     "plain_descent",
     "project_between",
     "project_off",

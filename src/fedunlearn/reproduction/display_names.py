@@ -23,6 +23,8 @@ NAMES = {
     "rapid": "Rapid",
     "reset": "Reset",
     "fast-retrain": "Fast retraining",
+    "fupareto": "FUPareto",
+    "fedcare": "FedCARE",
 }
 """The order determines the styles in figures."""
 
