@@ -14,7 +14,9 @@ from ..core.seeds import generator
 from .losses import logits_with
 
 STEPS, LENGTH = 40, 0.01
-"""Steps from noise to a proxy, and the length of each, relative to an input whose values are all 1."""
+"""Most steps from noise to a proxy, and the length of each, relative to the diagonal of the inputs' range."""
+PREDICTED = 0.5
+"""Loss at which a proxy is done: its class is predicted, and not yet so surely that the gradient vanishes."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,20 @@ class Proxies:
 def class_proxies(task: LabelTask, model: nn.Module, params: Vector, batch: Batch, each: int) -> Proxies:
     """For each class, ``each`` inputs that descend from noise to where a model with ``params`` predicts it.
 
-    Of ``batch`` only the form is used, and the noise depends on that alone: the same model gives the same
-    proxies to everybody.
+    Of ``batch`` only the form and the range of the inputs are used.
     """
     like, classes = _inputs(batch), task.logits(model, batch).shape[1]
     wanted = torch.arange(classes, device=like.device).repeat(each)
-    noise = torch.randn(len(wanted), *like.shape[1:], generator=generator("class proxies"))
-    made, reach = LENGTH * noise.to(like), LENGTH * like[0].numel() ** 0.5
+    low, high = like.amin(), like.amax()
+    noise = torch.rand(len(wanted), *like.shape[1:], generator=generator("class proxies"))
+    made, reach = low + (high - low) * noise.to(like), LENGTH * (high - low) * like[0].numel() ** 0.5
     for _ in range(STEPS):
         made.requires_grad_()
-        losses = cross_entropy(logits_with(task, model, params, _with(batch, made)), wanted, reduction="sum")
-        (slope,) = torch.autograd.grad(losses, made)
-        lengths = slope.flatten(1).norm(dim=1).clamp(min=torch.finfo(slope.dtype).tiny)
-        made = made.detach() - reach * slope / lengths.view(-1, *[1] * (slope.ndim - 1))
+        losses = cross_entropy(logits_with(task, model, params, _with(batch, made)), wanted, reduction="none")
+        (slopes,) = torch.autograd.grad(losses.sum(), made)
+        lengths = slopes.flatten(1).norm(dim=1).clamp(min=torch.finfo(slopes.dtype).tiny)
+        paces = (reach * (losses.detach() > PREDICTED) / lengths).to(slopes.dtype)
+        made = (made.detach() - paces.view(-1, *[1] * (slopes.ndim - 1)) * slopes).clamp(low, high)
     return Proxies(_with(batch, made), wanted)
 
 
