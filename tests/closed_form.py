@@ -38,7 +38,10 @@ DIMENSION = 12
 CLIENTS = tuple(f"site-{number}" for number in range(5))
 PUBLIC = "public"
 NO_TERMS, EVERYBODY = Terms(), Participation()
-FADING = {"ascent", "uce", "unlikelihood", "virtual_teacher", "pseudo_labels"}
+FADING = {
+    *("ascent", "uce", "unlikelihood", "virtual_teacher", "pseudo_labels"),
+    *("boundary_shift", "conflict_aware_ascent"),
+}
 """Losses that lead away from what a client knows."""
 WORKS = {
     "fisher": lambda curvature: {"fisher": curvature},

@@ -414,7 +414,7 @@ def test_derived_seeds_do_not_collide_for_other_groupings_of_the_same_text():
 
 
 @pytest.mark.parametrize(
-    "name", ["ascent", "ewcsga", "fupga", "sfu", "not", "reset", "fedrecovery", "puf", "fedkdu"]
+    "name", ["ascent", "ewcsga", "fedcare", "fupga", "sfu", "not", "reset", "fedrecovery", "puf", "fedkdu"]
 )
 def test_counting_conflicts_changes_neither_result_nor_cost(name):
     phases = method[name](Schedule(3, 0.05, 3, 0.05))

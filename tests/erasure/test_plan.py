@@ -389,6 +389,7 @@ def test_who_learns_what_follows_from_who_receives_what():
     assert "the target's update in all but at most 4 of 12 dimensions" in told(osd, "retained clients")
     assert "the part of its own update" in told(osd, "target")
     assert "up to 4 updates of each target" in told(osd, "server")
+    assert "no step helps everybody, in all but at most 4" in told(plan_of("fupareto"), "retained clients")
     # Only the targets work in unlearning, so nobody else sees a model between, unless guards try it.
     assert "the model that unlearning ends with" in told(plan_of("ascent"), "retained clients")
     assert "every round of unlearning" in told(plan_of("ascent", HARMLESS), "retained clients")

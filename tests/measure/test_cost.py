@@ -73,6 +73,8 @@ TRAININGS = {
     "ewcsga": (20, 180),
     "fupga": (20, 180),
     "sfu": (20, 180),
+    "fedcare": (20, 180),
+    "fupareto": (200, 180),
     "fedosd": (200, 180),
     **{f"fedosd-m{number}": (200, 180) for number in range(1, 7)},
     "fedosd-joint": (200, 0),
@@ -127,6 +129,8 @@ def test_retrained_for_longer_it_costs_more():
         ("sfu", 0, 10 * MODEL, MODEL + 9 * 4 * 4 * 4),  # second moments of inputs, no displacement
         ("mode", 0, 9 * MODEL + 11 * MODEL, 9 * MODEL + 10 * MODEL),  # the target gets the teacher too
         ("fedquit", 0, 2 * MODEL, MODEL),
+        ("fedcare", 0, 2 * MODEL, MODEL),  # ω⁰, which the proxies are made from
+        ("fupareto", 0, 10 * MODEL, 10 * MODEL),
         ("fedkdu", 0, 0, 0),
         ("fedkdu", 1, 0, 0),
         ("federaser", 7, 9 * MODEL, 9 * MODEL),
@@ -148,6 +152,8 @@ def test_bytes_of_a_round(name, round, down, up):
         ("sfu", 0),
         ("puf", 0),
         ("fedquit", 0),
+        ("fedcare", 0),
+        ("fupareto", 8),
         ("federaser", 40 * 10 * len(SHAPES) * 4 + MODEL),
         ("fedrecovery", 10 * MODEL + 16),
         ("fedkdu", 10 * MODEL),

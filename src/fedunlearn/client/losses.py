@@ -67,6 +67,13 @@ class _Logits(nn.Module):
 def teacher_logits(
     task: LabelTask, model: nn.Module, params: Vector, batch: Batch, buffers: Buffers | None = None
 ) -> Tensor:
+    """``logits_with``, as targets that nothing is learned from beyond them."""
+    return logits_with(task, model, params, batch, buffers)
+
+
+def logits_with(
+    task: LabelTask, model: nn.Module, params: Vector, batch: Batch, buffers: Buffers | None = None
+) -> Tensor:
     """The logits that the model would give with other parameters and buffers, in evaluation mode."""
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parts = params.split([parameter.numel() for parameter in own.values()])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core import ClientId, Request
 from ..methods.fedosd import ForgettingDescent
+from ..methods.fupareto import ParetoDescent
 from ..methods.joint import JointDescent
 from .costs import PhaseCost
 
@@ -74,6 +75,11 @@ def _retained(costs: Sequence[PhaseCost], request: Request) -> Iterator[Disclosu
         received = _receives(cost, request.retained)
         if isinstance(cost.phase, JointDescent):
             step = "mixed with the mean update of the retained clients"
+        elif isinstance(cost.phase, ParetoDescent):
+            step = (
+                "mixed with those of the retained clients, or, where no step helps everybody, in all but at "
+                f"most {others} of {len(request.params):,} dimensions"
+            )
         elif isinstance(cost.phase, ForgettingDescent):
             step = f"in all but at most {others} of {len(request.params):,} dimensions, up to its length"
         elif _trained(cost, request.retained):

@@ -8,6 +8,7 @@ from .certificates import gaussian_delta, gaussian_epsilon, gaussian_mu, noise_s
 from .directions import Direction, DirectionStatus, orthogonal_direction
 from .geometry import conflicts, cosine, distance
 from .losses import unlearning_cross_entropy, unlearning_transform
+from .pareto import min_norm_weights, null_space_descent, pareto_improvement
 from .projections import project_between, project_off
 
 __all__ = [
@@ -20,8 +21,11 @@ __all__ = [
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
+    "min_norm_weights",
     "noise_sensitivity",
+    "null_space_descent",
     "orthogonal_direction",
+    "pareto_improvement",
     "plain_descent",
     "project_between",
     "project_off",

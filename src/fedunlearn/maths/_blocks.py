@@ -17,18 +17,20 @@ WIDEST = 1 << 17
 def blocks(
     rows: Tensor, last: Tensor, kept: Tensor | None = None, dtype: torch.dtype = torch.float64
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield blocks of columns of ``rows`` (or of the rows ``kept``), with ``last`` as the bottom row.
+    """Yield blocks of columns of ``rows`` (or of the rows ``kept``), with the row or rows ``last`` below.
 
     All blocks share one buffer, so the memory layout of the rows does not affect a single bit of a sum. A
     block is invalid once the next one is requested.
     """
-    size = (len(rows) if kept is None else len(kept)) + 1
+    last = last.unsqueeze(0) if last.ndim == 1 else last
+    above, length = len(rows) if kept is None else len(kept), last.shape[1]
+    size = above + len(last)
     # A multiple of 16 columns, so that each row starts at a multiple of 64 bytes.
     width = min(WIDEST, max(16, BLOCK_BYTES // (dtype.itemsize * size) // 16 * 16))
-    buffer = last.new_empty(size, min(width, -(-len(last) // 16) * 16), dtype=dtype)
-    for start in range(0, len(last), width):
-        part = slice(start, min(start + width, len(last)))
+    buffer = last.new_empty(size, min(width, -(-length // 16) * 16), dtype=dtype)
+    for start in range(0, length, width):
+        part = slice(start, min(start + width, length))
         block = buffer[:, : part.stop - start]
-        block[:-1] = rows[:, part] if kept is None else rows[:, part][kept]
-        block[-1] = last[part]
+        block[:above] = rows[:, part] if kept is None else rows[:, part][kept]
+        block[above:] = last[:, part]
         yield part, block

@@ -8,12 +8,9 @@ import torch
 from torch import Tensor
 
 from ._blocks import blocks
-from ._quadratic import nonnegative
 from .directions import Direction, DirectionStatus, orthogonal_direction
 from .geometry import cosine
-
-STATIONARY = 1e-8
-"""Relative to the longest gradient, a common descent shorter than this counts as zero."""
+from .pareto import STATIONARY, min_norm_weights
 
 
 @torch.no_grad()
@@ -82,11 +79,7 @@ def common_descent(forget: Tensor, retain: Tensor, *, match_norm: bool = False) 
         return _none(forget, DirectionStatus.ZERO_FORGET)
     if shortest <= STATIONARY * longest:
         return _none(forget, DirectionStatus.IN_SPAN)
-    # ‖Σ λ_i g_i‖² + (Σ λ_i − 1)² over λ ≥ 0 has the solution of the simplex up to its length. Coefficients
-    # of unit gradients preserve the digits of a short gradient among long ones.
-    shares = shortest / norms
-    weights = nonnegative(gram / norms / norms.unsqueeze(1) + torch.outer(shares, shares), shares) * shares
-    weights /= weights.sum()
+    weights = min_norm_weights(gram)
     vector = torch.empty_like(forget)
     for part, block in blocks(retain, forget):
         vector[part] = -(weights @ block)

@@ -248,6 +248,7 @@ _TABLE = (
     Metric("reach", "Reach", "", 3, "none", "Distance from the centre of FUPGA's ball, in radii."),
     Metric("erased", "Erased", "", 3, "none", "Length of what FedKdu subtracts, relative to ω⁰."),
     Metric("relative_step", "Relative step", "", 3, "none", "Length of PUF's step, relative to the model."),
+    Metric("expanded", "Expanded", "", 0, "none", "1 where FUPareto stepped in the null space, else 0."),
     Metric("free", "Free", "", 0, "none", "Number of directions that SFU's projection leaves free."),
 )
 

@@ -7,12 +7,14 @@ from .ascent import ascent
 from .ewcsga import ewcsga
 from .fast_retrain import fast_retrain
 from .fedavg import Averaging, Pretraining
+from .fedcare import fedcare
 from .federaser import federaser
 from .fedkdu import fedkdu
 from .fedosd import fedosd
 from .fedquit import fedquit
 from .fedrecovery import fedrecovery
 from .finetune import finetune
+from .fupareto import fupareto
 from .fupga import fupga
 from .joint import joint
 from .knot import ClusteredPretraining, knot
@@ -36,12 +38,14 @@ __all__ = [
     "ascent",
     "ewcsga",
     "fast_retrain",
+    "fedcare",
     "federaser",
     "fedkdu",
     "fedosd",
     "fedquit",
     "fedrecovery",
     "finetune",
+    "fupareto",
     "fupga",
     "joint",
     "knot",

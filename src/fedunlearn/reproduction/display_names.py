@@ -25,6 +25,8 @@ NAMES = {
     "fast-retrain": "Fast retraining",
     "noisy-finetune": "Noisy fine-tuning",
     "sisa": "SISA",
+    "fupareto": "FUPareto",
+    "fedcare": "FedCARE",
 }
 """The order determines the styles in figures."""
 
