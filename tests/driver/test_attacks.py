@@ -73,7 +73,7 @@ def test_a_client_that_harms_only_itself_and_lies_about_it_is_not_noticed():
         own = outcome.metrics[-1].pop("r_acc client-5")
         others = [value for key, value in outcome.metrics[-1].items() if key.startswith("r_acc client-")]
         print(
-            f"| client-5 flips signs, reports no loss | {guards is not None} | {own:.2f} | {min(others):.2f} |"
+            f"| client-5 flips signs, no loss told | {guards is not None} | {own:.2f} | {min(others):.2f} |"
         )
         assert not outcome.warnings
         assert own < 0.1
