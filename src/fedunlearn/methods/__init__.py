@@ -9,11 +9,13 @@ from .fast_retrain import fast_retrain
 from .fedavg import Averaging, Pretraining
 from .federaser import federaser
 from .fedkdu import fedkdu
+from .fedmemprune import fedmemprune
 from .fedosd import fedosd
 from .fedquit import fedquit
 from .fedrecovery import fedrecovery
 from .finetune import finetune
 from .fupga import fupga
+from .fused import fused
 from .joint import joint
 from .knot import ClusteredPretraining, knot
 from .mode import mode
@@ -35,11 +37,13 @@ __all__ = [
     "fast_retrain",
     "federaser",
     "fedkdu",
+    "fedmemprune",
     "fedosd",
     "fedquit",
     "fedrecovery",
     "finetune",
     "fupga",
+    "fused",
     "joint",
     "knot",
     "m1",
