@@ -23,6 +23,8 @@ NAMES = {
     "rapid": "Rapid",
     "reset": "Reset",
     "fast-retrain": "Fast retraining",
+    "fused": "FUSED",
+    "fedmemprune": "FedMemPrune",
 }
 """The order determines the styles in figures."""
 
