@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import nn
@@ -14,6 +16,7 @@ from fedunlearn import (
     Phase,
     Request,
     Schedule,
+    Sequential,
     State,
     flatten,
     method,
@@ -28,6 +31,7 @@ from fedunlearn.methods.sisa import SlicedPretraining
 from fedunlearn.models import build
 
 TRAINING = LocalTraining(batch_size=4)
+LOCAL = LocalTraining(batch_size=20)
 
 SHAPES = {
     "mlp": (1, 6, 6),
@@ -156,3 +160,49 @@ def same(one: Outcome, other: Outcome) -> bool:
         and all(torch.equal(value, other.state.buffers[key]) for key, value in one.state.buffers.items())
         and measured[0] == measured[1]
     )
+
+
+def ruled(name: str) -> Examples:
+    """Images with a dark corner, labelled by the brightest of their first three pixels."""
+    x = torch.rand(80, 1, 6, 6, generator=generator("ruled", name))
+    x[..., -1, -1] = 0
+    return Examples(x, x[:, 0, 0, :3].argmax(1))
+
+
+def mislabelled(data: Examples) -> Examples:
+    """Labels that contradict those of everybody else."""
+    return Examples(data.x, (data.y + 1) % 3)
+
+
+def marked(data: Examples) -> Examples:
+    """A bright corner, which nobody else has, that means the first class."""
+    x = data.x.clone()
+    x[..., -1, -1] = 1
+    return Examples(x, torch.zeros_like(data.y))
+
+
+@cache
+def taught(lesson: Callable[[Examples], Examples], rounds: int = 60) -> tuple[Sequential, Request]:
+    """A perceptron of three clients that know the rule and of one that was taught something else."""
+    sites = {
+        name: ClientData(ruled(name), {"test": ruled("test")}) for name in ("site-0", "site-1", "site-2")
+    }
+    own = lesson(ruled("target"))
+    federation = Sequential(
+        model := network("perceptron"), {**sites, "target": ClientData(own, {"backdoor": own})}
+    )
+
+    def fresh(purpose: str) -> State:
+        return State(0.2 * torch.randn(len(flatten(model)), generator=generator("fresh", purpose)))
+
+    request = Request(flatten(model), (*sites, "target"), ("target",), fresh, shapes=shapes(model))
+    before = unlearn([Pretraining(rounds, 0.3)], request, federation, training=LOCAL, evaluate_every=rounds)
+    return federation, request.starting_from(before.state)
+
+
+def untaught(lesson: Callable[[Examples], Examples], how: str, **options: object) -> tuple[float, float]:
+    """How much of the lesson is left and how well the rule is known, after 30 rounds of a method."""
+    federation, request = taught(lesson)
+    phases = method[how](Schedule(10, 0.3, 20, 0.3, 0.3), **options)
+    last = unlearn(phases, request, federation, training=LOCAL, evaluate_every=30).metrics[-1]
+    return float(last["asr"]), float(last["r_acc"])

@@ -45,7 +45,7 @@ def test_the_methods_of_this_release_are_registered():
     assert {
         *("ascent", "ewcsga", "fast-retrain", "federaser", "fedkdu", "fedosd", "fedosd-joint", "fedquit"),
         *("fedrecovery", "finetune", "fupga", "knot", "mode", "not", "puf", "rapid", "reset", "retrain"),
-        *("noisy-finetune", "sfu", "sisa", "fedcare", "fupareto"),
+        *("noisy-finetune", "sfu", "sisa", "fedcare", "fupareto", "fedmemprune", "fused"),
         *(f"fedosd-m{number}" for number in range(1, 7)),
     } <= set(METHODS)
 

@@ -29,7 +29,17 @@ KINDS = ["locals", "norms", "residuals", "updates"]
 SCHEDULE = Schedule(4, 0.05, 3, 0.05)
 WITH_UCE_ALONE = {
     *("federaser", "fedosd", "fedosd-m2", "fedosd-m3", "fedosd-m4", "fedosd-m5"),
-    *("fast-retrain", "fedrecovery", "finetune", "noisy-finetune", "not", "puf", "reset", "retrain"),
+    *(
+        "fast-retrain",
+        "fedmemprune",
+        "fedrecovery",
+        "finetune",
+        "noisy-finetune",
+        "not",
+        "puf",
+        "reset",
+        "retrain",
+    ),
 }
 pytestmark = [
     # True of an app that measures nothing and of short runs, and not the subject of most tests here.

@@ -67,6 +67,8 @@ TRAININGS = {
     "fedrecovery": (0, 351),
     "not": (0, 351),
     "reset": (0, 351),
+    "fedmemprune": (9, 351),
+    "fused": (0, 369),  # nine to find the critical layers
     "puf": (1, 351),
     "fedquit": (1, 351),
     "ascent": (20, 180),
@@ -121,6 +123,9 @@ def test_retrained_for_longer_it_costs_more():
         ("fedrecovery", 0, 0, 0),
         ("not", 0, 0, 0),
         ("reset", 0, 0, 0),
+        ("fedmemprune", 0, 9 * MODEL, 9 * MODEL),
+        ("fused", 0, 9 * MODEL + 9 * (MODEL + MODEL // 4), 2 * 9 * MODEL),  # a mask of one byte per entry
+        ("fused", 1, 9 * (MODEL + MODEL // 4), 9 * MODEL),
         ("puf", 0, MODEL, MODEL),
         ("ascent", 0, MODEL, MODEL),
         ("ewcsga", 0, MODEL + 3 * MODEL, 2 * MODEL),  # the Fisher diagonal comes up first
@@ -151,6 +156,8 @@ def test_bytes_of_a_round(name, round, down, up):
         ("ascent", 0),
         ("sfu", 0),
         ("puf", 0),
+        ("fedmemprune", 0),
+        ("fused", MODEL // 4),
         ("fedquit", 0),
         ("fedcare", 0),
         ("fupareto", 8),

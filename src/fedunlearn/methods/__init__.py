@@ -10,12 +10,14 @@ from .fedavg import Averaging, Pretraining
 from .fedcare import fedcare
 from .federaser import federaser
 from .fedkdu import fedkdu
+from .fedmemprune import fedmemprune
 from .fedosd import fedosd
 from .fedquit import fedquit
 from .fedrecovery import fedrecovery
 from .finetune import finetune
 from .fupareto import fupareto
 from .fupga import fupga
+from .fused import fused
 from .joint import joint
 from .knot import ClusteredPretraining, knot
 from .mode import mode
@@ -41,12 +43,14 @@ __all__ = [
     "fedcare",
     "federaser",
     "fedkdu",
+    "fedmemprune",
     "fedosd",
     "fedquit",
     "fedrecovery",
     "finetune",
     "fupareto",
     "fupga",
+    "fused",
     "joint",
     "knot",
     "m1",

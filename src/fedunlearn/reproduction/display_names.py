@@ -27,6 +27,8 @@ NAMES = {
     "sisa": "SISA",
     "fupareto": "FUPareto",
     "fedcare": "FedCARE",
+    "fused": "FUSED",
+    "fedmemprune": "FedMemPrune",
 }
 """The order determines the styles in figures."""
 
