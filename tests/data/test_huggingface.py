@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from children import script
 from torch import nn
 
 import fedunlearn as fu
@@ -107,3 +111,14 @@ def test_rows_of_different_lengths():
     rows = datasets.Dataset.from_dict({"image": [[1, 2], [3]], "label": [0, 1]})
     with pytest.raises(fu.FedUnlearnError, match="column 'image' have different shapes"):
         examples(rows)
+
+
+def test_the_page_of_the_documentation_runs(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "hugging-face.md"
+    (shown,) = re.findall(
+        r'^```python title="partitions.py"\n(.*?)^```$', page.read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "partitions.py").write_text(shown)
+    printed = script(tmp_path / "partitions.py", tmp_path)
+    assert re.search(r"^client-3 \(\d+, 1, 28, 28\) \d+$", printed, re.MULTILINE)
+    assert re.search(r"^done 0\.[3-9]", printed, re.MULTILINE)

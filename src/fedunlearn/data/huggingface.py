@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -71,7 +71,7 @@ def examples(
     Images become floats from 0 to 1 with their channels first; lists and arrays of numbers stay as they are.
     ``transform`` is applied to all inputs at once. It is the place for a normalisation.
     """
-    if not hasattr(rows, "with_format") or not isinstance(rows, Sized):
+    if not hasattr(rows, "with_format") or not hasattr(rows, "__len__"):
         raise FedUnlearnError(f"{type(rows).__name__} is not a table of rows: give a datasets.Dataset")
     for column in columns:
         if column not in rows.column_names:
