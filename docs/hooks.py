@@ -44,6 +44,7 @@ OUTSIDE |= {
         *sorted(ROOT.glob("examples/*.py")),
         *EXPERIMENTS,
         ROOT / "src/fedunlearn/demo.toml",
+        ROOT / "Dockerfile",
     ]
 }
 OUTSIDE |= {
@@ -218,7 +219,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             for name, content in pictures.items():
                 files.append(File.generated(config, name, content=content))
         elif not path.endswith(".md"):
-            language = {".py": "python", ".toml": "toml"}[Path(path).suffix]
+            language = {".py": "python", ".toml": "toml", "": "dockerfile"}[Path(path).suffix]
             text = f"# {Path(path).name}\n\n```{language}\n{text}```\n"
         files.append(File.generated(config, page, content=text))
     return files
