@@ -200,11 +200,9 @@ def notebook_page(text: str, page: str) -> tuple[str, dict[str, bytes]]:
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         for output in cell.get("outputs", []):
             if "data" in output:
-                picture = f"{Path(page).stem}-{len(pictures) + 1}.png"
-                pictures[posixpath.join(posixpath.dirname(page), picture)] = b64decode(
-                    output["data"]["image/png"]
-                )
-                parts.append(f"![what the code above draws]({picture})")
+                picture = f"{page.removesuffix('.md')}-{len(pictures) + 1}.png"
+                pictures[picture] = b64decode(output["data"]["image/png"])
+                parts.append(f"![what the code above draws]({posixpath.basename(picture)})")
             else:
                 parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
     return "\n\n".join(parts) + "\n", pictures
