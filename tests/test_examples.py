@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from children import in_child, script
 
+from fedunlearn.record import read_outcome
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -72,6 +74,10 @@ def test_the_notebook_shows_what_it_computes(tmp_path):
         assert [*map(float, NUMBER.findall(new))] == pytest.approx(
             [*map(float, NUMBER.findall(old))], abs=0.02
         )
+    (run,) = re.findall(
+        r"`fedunlearn report (\S+)`", (EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8")
+    )
+    assert read_outcome(tmp_path / run)["status"] == "done"
     verdicts = dict(re.findall(r"^(\S+) .* (UNDER|EQUIVALENT)$", "".join(printed), re.MULTILINE))
     assert verdicts == {
         "before": "UNDER",
