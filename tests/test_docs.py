@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -243,6 +244,21 @@ def test_the_command_line_is_described_from_its_help(hooks: Any):
 )
 def test_links_of_the_repository_become_links_of_the_site(hooks: Any, page: str, link: str, becomes: str):
     assert hooks.relinked(f"see [this]({link}).", page) == f"see [this]({becomes})."
+
+
+def test_a_notebook_becomes_a_page_with_its_outputs(hooks: Any):
+    printed = {"output_type": "stream", "name": "stdout", "text": ["0.5\n"]}
+    drawn = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "cGl4ZWxz"}}
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "text"]},
+        {"cell_type": "code", "source": ["print(0.5)"], "outputs": [printed, drawn]},
+    ]
+    text, pictures = hooks.notebook_page(json.dumps({"cells": cells}), "how-to/book.md")
+    assert text == (
+        "# Title\ntext\n\n```python\nprint(0.5)\n```\n\n```text\n0.5\n```\n\n"
+        "![what the code above draws](book-1.png)\n"
+    )
+    assert pictures == {"how-to/book-1.png": b"pixels"}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import json
+import os
 import re
+import runpy
+import warnings
 from pathlib import Path
 
-from children import script
+import pytest
+from children import in_child, script
+
+from fedunlearn.record import read_outcome
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -36,3 +43,45 @@ def test_own_model_and_tensors(tmp_path):
 def test_own_model_takes_under_thirty_lines():
     lines = [line for line in (EXAMPLES / "own_model.py").read_text().splitlines() if line.strip()]
     assert len(lines) < 30
+
+
+NUMBER = re.compile(r"(?<![\w-])[-+]?\d+\.\d+")
+
+
+def outputs(notebook: dict) -> tuple[list[str], list[str]]:
+    """What the cells of a notebook print, and the kinds of what they draw."""
+    found = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    printed = ["".join(output["text"]) for output in found if output["output_type"] == "stream"]
+    return printed, [kind for output in found for kind in output.get("data", [])]
+
+
+def test_the_notebook_shows_what_it_computes(tmp_path):
+    pytest.importorskip("matplotlib", reason="the notebook draws: pip install 'fedunlearn[report]'")
+    stored = json.loads((EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8"))
+
+    def execute() -> list:
+        os.chdir(tmp_path)
+        warnings.simplefilter("error")
+        executed = runpy.run_path(str(EXAMPLES.parent / "scripts" / "run_notebook.py"))["executed"]
+        return outputs(executed(stored))
+
+    printed, drawn = in_child(execute)
+    shown, pictures = outputs(stored)
+    assert drawn == pictures == ["image/png"] * 2
+    assert [NUMBER.sub("#", text) for text in printed] == [NUMBER.sub("#", text) for text in shown]
+    for new, old in zip(printed, shown, strict=True):
+        # Another processor may round differently, and training carries that on.
+        assert [*map(float, NUMBER.findall(new))] == pytest.approx(
+            [*map(float, NUMBER.findall(old))], abs=0.02
+        )
+    (run,) = re.findall(
+        r"`fedunlearn report (\S+)`", (EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8")
+    )
+    assert read_outcome(tmp_path / run)["status"] == "done"
+    verdicts = dict(re.findall(r"^(\S+) .* (UNDER|EQUIVALENT)$", "".join(printed), re.MULTILINE))
+    assert verdicts == {
+        "before": "UNDER",
+        "finetune": "UNDER",
+        "fedosd": "UNDER",
+        "fast-retrain": "EQUIVALENT",
+    }

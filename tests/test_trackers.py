@@ -44,13 +44,14 @@ def there(name):
     return True
 
 
-both = pytest.mark.parametrize("name", [installed("tensorboard"), installed("mlflow")])
+every = pytest.mark.parametrize("name", [installed("tensorboard"), installed("mlflow"), installed("wandb")])
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for variable in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_PROJECT", "WANDB_DIR"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,8 @@ def tracked(name, run):
             parameters,
             reader.Tensors("status/text_summary")[-1].tensor_proto.string_val[0].decode(),
         )
+    if name == "wandb":
+        return read_wandb(run)
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{run.parent / 'mlflow.db'}")
@@ -103,6 +106,39 @@ def tracked(name, run):
         for key in found.data.metrics
     }
     return scalars, found.data.params, found.data.tags["status"]
+
+
+def read_wandb(run):
+    """The files that `wandb sync` would send, in the order of their starts."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    run_id = json.loads((run / "wandb.json").read_text())["run_id"]
+    scalars, parameters, status, steps = {}, {}, None, []
+    for path in sorted(run.glob(f"wandb/offline-run-*/run-{run_id}.wandb")):
+        reader = DataStore()
+        reader.open_for_scan(str(path))
+        while data := reader.scan_data():
+            record = Record.FromString(data)
+            if record.HasField("run"):
+                assert record.run.run_id == run_id
+                parameters |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            for item in record.summary.update:
+                key = item.key or "/".join(item.nested_key)
+                status = json.loads(item.value_json) if key == "status" else status
+            row = {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in record.history.item
+            }
+            if row:
+                steps.append(row["_step"])
+                (elapsed,) = (row[key] for key in row if key.endswith("/elapsed"))
+            for key, value in row.items():
+                if not key.startswith("_") and not key.endswith("/elapsed"):
+                    scalars.setdefault(key, []).append((elapsed, value))
+        reader.close()
+    assert steps == list(range(len(steps)))  # one rising step in all files, as if nothing had been stopped
+    return scalars, parameters, status
 
 
 def expected(name, rows, group="unlearning"):
@@ -127,7 +163,7 @@ def timeless(scalars):
     return {tag: points for tag, points in scalars.items() if "seconds" not in tag}
 
 
-@both
+@every
 def test_a_run_is_tracked_number_by_number(name, runs):
     pretraining = []
 
@@ -151,7 +187,7 @@ def test_a_run_is_tracked_number_by_number(name, runs):
     assert status == "done"
 
 
-@both
+@every
 @pytest.mark.parametrize("stage", [Stage.PRETRAINING, Stage.UNLEARNING])
 def test_a_run_that_goes_on_from_an_earlier_checkpoint_has_every_step_once(name, stage, runs, tmp_path):
     def stop(event):
@@ -177,7 +213,7 @@ def test_a_run_that_goes_on_from_an_earlier_checkpoint_has_every_step_once(name,
             assert steps == sorted(set(steps)), tag
 
 
-@both
+@every
 def test_rounds_that_were_not_tracked_are_added_later(name, runs):
     run, wanted = runs / "late", check(SMALL, "x")
     perform(wanted, run, workers=1)
@@ -187,7 +223,7 @@ def test_rounds_that_were_not_tracked_are_added_later(name, runs):
         assert tracked(name, run)[0] == expected(name, read_metrics(run))
 
 
-@both
+@every
 def test_a_run_that_is_refused_leaves_nothing(name, tmp_path):
     with pytest.raises(FedUnlearnError), trackers.tracker[name](tmp_path / "runs/none"):
         raise FedUnlearnError("no")
@@ -205,7 +241,7 @@ def test_a_run_of_a_comparison_goes_on_in_its_store(runs):
     assert not (run.parent / "mlflow.db").exists()
 
 
-@both
+@every
 def test_nothing_personal_is_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "my-own-machine")
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
@@ -252,7 +288,7 @@ def events(tracker, run, config, rows=None):
             tracker(Event(Progress(0, row["elapsed"], State(None)), (Idle(3, 0.1),), row))
 
 
-@both
+@every
 def test_odd_rows(name, runs):
     """A failed round is no step; a number that is none, and names with signs that MLflow refuses."""
     first = {"elapsed": 1, "round": 1, "loss": math.nan, "r_acc client-3#keep": 0.25}
@@ -265,10 +301,10 @@ def test_odd_rows(name, runs):
     assert (step, math.isnan(loss), second) == (1, True, (2, 2.0))
 
 
-@both
+@every
 def test_a_broken_tracker_is_left_behind(name, runs):
     run, wanted = runs / "one", check(SMALL, "x")
-    obstacle = run / "tensorboard" if name == "tensorboard" else runs / "mlflow.db"
+    obstacle = runs / "mlflow.db" if name == "mlflow" else run / name
     kept = obstacle.with_name("kept")
     if name == "mlflow":
         obstacle.rename(kept)
@@ -298,7 +334,8 @@ def test_a_broken_tracker_is_left_behind(name, runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("mlflow", "sqlalchemy")]
+    ("name", "package"),
+    [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("mlflow", "sqlalchemy"), ("wandb", "wandb")],
 )
 def test_a_missing_package_gets_one_sentence(name, package, tmp_path, monkeypatch):
     for module in list(sys.modules):

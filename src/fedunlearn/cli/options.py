@@ -34,7 +34,7 @@ Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
-        help="Also log metrics to tensorboard or mlflow; repeatable.",
+        help="Also log metrics to tensorboard, mlflow or wandb; repeatable.",
         callback=_installed,
         show_default=False,
     ),
