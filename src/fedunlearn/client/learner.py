@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from ..core import (
     Batch,
@@ -37,6 +38,9 @@ from .perceptron import fused
 
 EVALUATION_BATCH = 200
 
+FEW = 64
+"""Examples up to which a client trains together with others; more fill a matrix product by themselves."""
+
 
 class Learner:
     """One model on which any number of clients work in turn; the module given stays untouched."""
@@ -52,6 +56,8 @@ class Learner:
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
         self._moved = torch.empty_like(self._params)
+        self._pieces = vectors.views(self._moved, self._module)
+        self._parameters = vectors.trainable(self._module)
         self._perceptron = fused(self._module) if precision == "fp32" else None
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
@@ -76,11 +82,7 @@ class Learner:
         self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None = None
     ) -> Reply:
         """Carries out a job; the displacement of a training is written to ``out`` if given."""
-        if job.params.shape != self._params.shape:
-            raise FedUnlearnError(
-                f"a job brings {job.params.numel():,} parameters and the model of {client} has "
-                f"{self._params.numel():,}: use one model everywhere"
-            )
+        self._require_shape(job, client)
         self._load(job.params, job.buffers or {})
         if job.work == "train":
             trained = relearning.lesson(client, data, job) if "lesson" in job.config else data.train
@@ -99,6 +101,44 @@ class Learner:
         with self._seeded(terms.seed_of(client), data.train):
             arrays = compute(self.task, self._module.eval(), self._batches(data.train, terms.batch_size))
         return Reply(None, examples, arrays={name: array.cpu() for name, array in arrays.items()})
+
+    def is_small(self, data: ClientData, job: Job, terms: Terms) -> bool:
+        """Whether a job is one step on a few examples: ``perform_together`` takes those of many clients."""
+        plain = job.config.get("step", "plain") == "plain" and "lesson" not in job.config
+        return (
+            job.work == "train"
+            and plain
+            and self._perceptron is not None
+            and self._device.type == "cpu"
+            and not self._buffers
+            and self.task.criterion(str(job.config.get("loss", "task"))) is cross_entropy
+            and terms.passes(job) == 1
+            and isinstance(data.train, Examples)
+            and len(data.train.y) <= min(terms.batch_size, FEW)
+            and self._perceptron.takes(data.train.x)
+            and self._perceptron.agrees(len(data.train.y))
+        )
+
+    def perform_together(
+        self, data: Sequence[ClientData], job: Job, terms: Terms, out: Sequence[Vector]
+    ) -> list[Reply]:
+        """``perform`` for several clients with the same small job, in one computation, to the same bits."""
+        assert self._perceptron is not None
+        self._require_shape(job, f"{len(data)} clients")
+        self._load(job.params, {})
+        batches = [self._placed(held.train) for held in data]
+        if isinstance(self.task, LabelTask):
+            batches = [Examples(batch.x, self.task.labels(batch)) for batch in batches]
+        gradients, lr = self._moved.zero_(), terms.rate(job)
+        replies = []
+        with self._summing():
+            found = self._perceptron.backward_each(cross_entropy, batches)
+            for loss, row, batch in zip(found, out, batches, strict=True):
+                torch.mul(gradients, lr, out=row)
+                gradients.zero_()
+                size = len(batch.y)
+                replies.append(Reply(row, size, {"train": {"loss": Mean(float(loss * size), size)}}))
+        return replies
 
     def _train(self, client: ClientId, data: Data, job: Job, terms: Terms, out: Vector) -> Reply:
         """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
@@ -137,7 +177,7 @@ class Learner:
         losses: list[Tensor] = []
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
-        with self._summing(vectors.views(gradients, self._module)):
+        with self._summing():
             for batch in self._epochs(data, job, terms):
                 if losses:  # after the last batch nobody needs the model
                     torch.sub(start, gradients, alpha=lr, out=self._params)
@@ -159,11 +199,11 @@ class Learner:
         rule = registry.step[str(job.config.get("step", "plain"))](job)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
         losses: list[Tensor] = []
-        moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
+        moved = self._moved.zero_()
         for batch in self._epochs(data, job, terms):
             with self._arithmetic():
                 found = loss(self._module, batch)
-            slopes = torch.autograd.grad(found, parameters, materialize_grads=True)
+            slopes = torch.autograd.grad(found, self._parameters, materialize_grads=True)
             with torch.no_grad():
                 gradient = torch.cat([slope.reshape(-1) for slope in slopes])
                 moved += rule(self._params, gradient, lr)
@@ -307,10 +347,18 @@ class Learner:
             return self.task.labels(held)
         return None
 
+    def _require_shape(self, job: Job, whose: str) -> None:
+        if job.params.shape != self._params.shape:
+            raise FedUnlearnError(
+                f"a job brings {job.params.numel():,} parameters and the model of {whose} has "
+                f"{self._params.numel():,}: use one model everywhere"
+            )
+
     def _load(self, params: Vector, buffers: Buffers) -> None:
         self._params.copy_(params)
         # Without any given, the module's own: what another client's training left must not be seen.
-        vectors.load_buffers(self._module, buffers or self._buffers)
+        if self._buffers:
+            vectors.load_buffers(self._module, buffers or self._buffers)
 
     @contextmanager
     def _seeded(self, seed: int, *sets: Data) -> Iterator[None]:
@@ -327,15 +375,14 @@ class Learner:
                 yield
 
     @contextmanager
-    def _summing(self, pieces: Sequence[Tensor]) -> Iterator[None]:
-        """Lets backward passes add the gradient of each parameter to its piece."""
-        parameters = vectors.trainable(self._module)
-        for parameter, piece in zip(parameters, pieces, strict=True):
+    def _summing(self) -> Iterator[None]:
+        """Lets backward passes add the gradient of each parameter to its piece of ``_moved``."""
+        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
             parameter.grad = piece
         try:
             yield
         finally:
-            for parameter in parameters:
+            for parameter in self._parameters:
                 parameter.grad = None
 
     def _arithmetic(self) -> AbstractContextManager[object]:
