@@ -28,8 +28,10 @@ from ..core import (
     registry,
     vectors,
 )
+from ..core.rows import empty
 from ..core.task import valid_score
 from ..evidence import Scores
+from ..maths.paging import let_go
 from . import audit, canaries, relearning
 from . import data as holdings
 from .data import AUDITED, ClientData, Data, Examples
@@ -76,7 +78,7 @@ class Learner:
 
     def empty(self, rows: int) -> Tensor:
         """Room for that many displacements, one a row."""
-        return self._params.new_empty(rows, len(self._params), device="cpu")
+        return empty(rows, self._params)
 
     def perform(
         self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None = None
@@ -136,6 +138,7 @@ class Learner:
             for loss, row, batch in zip(found, out, batches, strict=True):
                 torch.mul(gradients, lr, out=row)
                 gradients.zero_()
+                let_go(row)
                 size = len(batch.y)
                 replies.append(Reply(row, size, {"train": {"loss": Mean(float(loss * size), size)}}))
         return replies
@@ -158,6 +161,7 @@ class Learner:
         with self._seeded(terms.seed_of(client), data):
             self._module.train()
             losses, seen = run(data, job, terms, out)
+        let_go(out)
         trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
             out,
