@@ -31,17 +31,14 @@ class Stack:
     ) -> tuple[Tensor, Tensor]:
         """Plain local SGD of every row on its own batches, which have shape (rows, examples, …).
 
-        A batch may lie where the one before it lay.
-
         Returns the displacements Δ = ω − ω_i, and the losses summed over the examples, of each row.
         """
-        layers = begin = self._layers(starts)
-        room = [torch.empty_like(piece) for piece in begin]
+        begin = self._layers(starts)
+        layers = [piece.clone() for piece in begin]
         sums = [torch.zeros_like(piece) for piece in begin]
         losses = torch.zeros(len(starts))
         for number, (x, y) in enumerate(batches):
             if number:
-                layers = room
                 for layer, start, gradient in zip(layers, begin, sums, strict=True):
                     torch.sub(start, gradient, alpha=lr, out=layer)
             inputs, output = _forward(layers, x)
