@@ -73,7 +73,7 @@ def _peers(python: str | None) -> Any:
     if python is None:
         print("peers skipped: name the interpreter of their environment with --peers", file=sys.stderr)
         return None
-    return {
+    found = {
         "one core": compare.compare(
             python, ["reference.py", "with_pfl.py", "with_fedlab.py"], 5, workers=1, launches=4
         ),
@@ -81,6 +81,14 @@ def _peers(python: str | None) -> Any:
             python, ["reference.py", "with_flower.py"], 5, workers=len(os.sched_getaffinity(0))
         ),
     }
+    try:
+        # By itself: it needs the most packages, and one of them may be missing.
+        found["one core, fluke"] = compare.compare(
+            python, ["reference.py", "with_fluke.py"], 5, workers=1, launches=4
+        )
+    except RuntimeError as error:
+        print(f"fluke skipped: {error}", file=sys.stderr)
+    return found
 
 
 def _memory(*run: str | int) -> dict[str, Any]:

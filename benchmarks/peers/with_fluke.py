@@ -11,10 +11,19 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+
+class Empty(ModuleType):
+    """Whatever is imported from it is a class without content."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
 for name in ("torchvision", "torchvision.transforms", "torchvision.datasets", "torchvision.models"):
-    sys.modules[name] = ModuleType(name)
+    sys.modules[name] = Empty(name)
     sys.modules[name].__spec__ = ModuleSpec(name, None)
-    sys.modules[name].__getattr__ = lambda attribute: type(attribute, (), {})  # type: ignore[method-assign]
 
 from fluke import FlukeENV  # noqa: E402
 from fluke.algorithms.fedavg import FedAVG  # noqa: E402
