@@ -70,3 +70,4 @@ $(PEERS): benchmarks/peers/requirements.txt
 	@echo "Preparing .venv-peers (1.8 GB)."
 	@$(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check -r $< && touch $@ || echo "no peers"
+	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r benchmarks/peers/fluke.txt || echo "no fluke"

@@ -34,7 +34,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--peers")
-    arguments.add_argument("--only", default="rounds,load,direction,peers,growth,memory,startup")
+    arguments.add_argument("--only", default="rounds,load,direction,peers,growth,memory,peak,startup")
     given = arguments.parse_args()
     folder: Path = given.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +47,7 @@ def main() -> None:
         "peers": lambda: _peers(given.peers),
         "growth": lambda: {what: scale.growth(what, 5) for what in scale.GROWTH},
         "memory": lambda: [_memory(*run) for run in (*RUNS, LONG_RUN)],
+        "peak": lambda: _separate("peak.py"),
         "startup": _startup,
     }
     for section in given.only.split(","):
@@ -72,7 +73,7 @@ def _peers(python: str | None) -> Any:
     if python is None:
         print("peers skipped: name the interpreter of their environment with --peers", file=sys.stderr)
         return None
-    return {
+    found = {
         "one core": compare.compare(
             python, ["reference.py", "with_pfl.py", "with_fedlab.py"], 5, workers=1, launches=4
         ),
@@ -80,14 +81,26 @@ def _peers(python: str | None) -> Any:
             python, ["reference.py", "with_flower.py"], 5, workers=len(os.sched_getaffinity(0))
         ),
     }
+    try:
+        # By itself: it needs the most packages, and one of them may be missing.
+        found["one core, fluke"] = compare.compare(
+            python, ["reference.py", "with_fluke.py"], 5, workers=1, launches=4
+        )
+    except RuntimeError as error:
+        print(f"fluke skipped: {error}", file=sys.stderr)
+    return found
 
 
 def _memory(*run: str | int) -> dict[str, Any]:
+    return {"model": run[0], "samples": run[1], "clients": run[2], **_separate("scale.py", *run)}
+
+
+def _separate(script: str, *arguments: str | int) -> Any:
     """Runs in a separate process, so that leftovers of other measurements do not count."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "scale.py"), *map(str, run)], capture_output=True, text=True, check=True
+        [sys.executable, str(HERE / script), *map(str, arguments)], capture_output=True, text=True, check=True
     )
-    return {"model": run[0], "samples": run[1], "clients": run[2], **json.loads(done.stdout)}
+    return json.loads(done.stdout)
 
 
 def _startup() -> dict[str, float] | None:
@@ -282,6 +295,17 @@ def _memories(figures: Any) -> list[str]:
     )
 
 
+def _peaks(figures: Any) -> list[str]:
+    return _table(
+        "1000 clients, 2.6 million parameters | wall s | CPU s | peak RSS of all processes, MB "
+        "| of it without a file, MB",
+        [
+            [name, *(f"{row[key]:.0f}" for key in ("wall", "cpu", "rss", "unbacked"))]
+            for name, row in figures.items()
+        ],
+    )
+
+
 def _started(figures: Any) -> list[str]:
     return _table(
         "seconds from the command to the first metrics | seconds of `import torch` in it",
@@ -296,6 +320,7 @@ TABLES: dict[str, Callable[[Any], list[str]]] = {
     "peers": _compared,
     "growth": _growth,
     "memory": _memories,
+    "peak": _peaks,
     "startup": _started,
 }
 

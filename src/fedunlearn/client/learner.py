@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from ..core import (
     Batch,
@@ -27,15 +27,19 @@ from ..core import (
     registry,
     vectors,
 )
-from ..core.task import valid_score
+from ..core.rows import empty
 from ..evidence import Scores
-from . import audit, canaries, relearning
+from ..maths.paging import let_go
+from . import audit, canaries, relearning, trial
 from . import data as holdings
 from .data import AUDITED, ClientData, Data, Examples
 from .outputs import Outputs, distance, outputs, probe
 from .perceptron import fused
 
 EVALUATION_BATCH = 200
+
+FEW = 64
+"""Examples up to which a client trains together with others; more fill a matrix product by themselves."""
 
 
 class Learner:
@@ -52,6 +56,8 @@ class Learner:
         self._module = copy.deepcopy(module).to(device)
         self._params = vectors.bind(self._module)
         self._moved = torch.empty_like(self._params)
+        self._pieces = vectors.views(self._moved, self._module)
+        self._parameters = vectors.trainable(self._module)
         self._perceptron = fused(self._module) if precision == "fp32" else None
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
@@ -70,17 +76,13 @@ class Learner:
 
     def empty(self, rows: int) -> Tensor:
         """Room for that many displacements, one a row."""
-        return self._params.new_empty(rows, len(self._params), device="cpu")
+        return empty(rows, self._params)
 
     def perform(
         self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None = None
     ) -> Reply:
         """Carries out a job; the displacement of a training is written to ``out`` if given."""
-        if job.params.shape != self._params.shape:
-            raise FedUnlearnError(
-                f"a job brings {job.params.numel():,} parameters and the model of {client} has "
-                f"{self._params.numel():,}: use one model everywhere"
-            )
+        self._require_shape(job, client)
         self._load(job.params, job.buffers or {})
         if job.work == "train":
             trained = relearning.lesson(client, data, job) if "lesson" in job.config else data.train
@@ -100,6 +102,45 @@ class Learner:
             arrays = compute(self.task, self._module.eval(), self._batches(data.train, terms.batch_size))
         return Reply(None, examples, arrays={name: array.cpu() for name, array in arrays.items()})
 
+    def is_small(self, data: ClientData, job: Job, terms: Terms) -> bool:
+        """Whether a job is one step on a few examples: ``perform_together`` takes those of many clients."""
+        plain = job.config.get("step", "plain") == "plain" and "lesson" not in job.config
+        return (
+            job.work == "train"
+            and plain
+            and self._perceptron is not None
+            and self._device.type == "cpu"
+            and not self._buffers
+            and self.task.criterion(str(job.config.get("loss", "task"))) is cross_entropy
+            and terms.passes(job) == 1
+            and isinstance(data.train, Examples)
+            and len(data.train.y) <= min(terms.batch_size, FEW)
+            and self._perceptron.takes(data.train.x)
+            and self._perceptron.agrees(len(data.train.y))
+        )
+
+    def perform_together(
+        self, data: Sequence[ClientData], job: Job, terms: Terms, out: Sequence[Vector]
+    ) -> list[Reply]:
+        """``perform`` for several clients with the same small job, in one computation, to the same bits."""
+        assert self._perceptron is not None
+        self._require_shape(job, f"{len(data)} clients")
+        self._load(job.params, {})
+        batches = [self._placed(held.train) for held in data]
+        if isinstance(self.task, LabelTask):
+            batches = [Examples(batch.x, self.task.labels(batch)) for batch in batches]
+        gradients, lr = self._moved.zero_(), terms.rate(job)
+        replies = []
+        with self._summing():
+            found = self._perceptron.backward_each(cross_entropy, batches)
+            for loss, row, batch in zip(found, out, batches, strict=True):
+                torch.mul(gradients, lr, out=row)
+                gradients.zero_()
+                let_go(row)
+                size = len(batch.y)
+                replies.append(Reply(row, size, {"train": {"loss": Mean(float(loss * size), size)}}))
+        return replies
+
     def _train(self, client: ClientId, data: Data, job: Job, terms: Terms, out: Vector) -> Reply:
         """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
 
@@ -118,6 +159,7 @@ class Learner:
         with self._seeded(terms.seed_of(client), data):
             self._module.train()
             losses, seen = run(data, job, terms, out)
+        let_go(out)
         trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
             out,
@@ -137,7 +179,7 @@ class Learner:
         losses: list[Tensor] = []
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
-        with self._summing(vectors.views(gradients, self._module)):
+        with self._summing():
             for batch in self._epochs(data, job, terms):
                 if losses:  # after the last batch nobody needs the model
                     torch.sub(start, gradients, alpha=lr, out=self._params)
@@ -159,11 +201,11 @@ class Learner:
         rule = registry.step[str(job.config.get("step", "plain"))](job)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
         losses: list[Tensor] = []
-        moved, parameters = self._moved.zero_(), vectors.trainable(self._module)
+        moved = self._moved.zero_()
         for batch in self._epochs(data, job, terms):
             with self._arithmetic():
                 found = loss(self._module, batch)
-            slopes = torch.autograd.grad(found, parameters, materialize_grads=True)
+            slopes = torch.autograd.grad(found, self._parameters, materialize_grads=True)
             with torch.no_grad():
                 gradient = torch.cat([slope.reshape(-1) for slope in slopes])
                 moved += rule(self._params, gradient, lr)
@@ -257,60 +299,20 @@ class Learner:
 
     def check(self, clients: Mapping[ClientId, ClientData]) -> None:
         """Tries the model and the task on the first examples of every set of every client."""
-        trial = copy.deepcopy(self._module).eval()
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            for client, data in clients.items():
-                for name, held in {"train": data.train, **data.evaluations}.items():
-                    try:
-                        self._try(trial, held)
-                    except FedUnlearnError as error:
-                        raise FedUnlearnError(f"{client}, set {name!r}: {error}") from None
-                    except Exception as error:
-                        said = (str(error).splitlines() or [type(error).__name__])[0]
-                        raise FedUnlearnError(
-                            f"{client}, set {name!r}: the model fails on its first examples ({said}): "
-                            "check the shapes of inputs and labels, and the task"
-                        ) from error
+        trial.check(self._module, self.task, self._placed, clients)
 
-    def _try(self, trial: nn.Module, held: Data) -> None:
-        few = Examples(held.x[:2], held.y[:2]) if isinstance(held, Examples) else held
-        labels = self._labels(held)
-        batch = next(map(self._placed, holdings.batches(few, 2)), None)
-        if batch is None:
-            raise FedUnlearnError("it yields no batch: give it examples")
-        if isinstance(self.task, LabelTask) and labels is not None and labels.numel():
-            classes, (least, most) = self.task.logits(trial, batch).shape[-1], map(int, labels.aminmax())
-            if least < 0 or most >= classes:
-                raise FedUnlearnError(
-                    f"label {least if least < 0 else most} is out of range: the model has {classes} "
-                    f"classes, so labels are 0 to {classes - 1}"
-                )
-        losses, scores = self.task.measure(trial, batch)
-        # A label task may learn several labels of an example, or none.
-        least = len(self.task.labels(batch)) if isinstance(self.task, LabelTask) else holdings.length(batch)
-        _require_losses(self.task, losses, least)
-        for name, values in scores.items():
-            if not valid_score(name):
-                raise FedUnlearnError(
-                    f"{type(self.task).__name__}.scores returns {name!r}, which is no name for a score or "
-                    "belongs to another measure: choose another, of small letters, digits and underscores"
-                )
-            if not isinstance(values, Tensor):
-                raise FedUnlearnError(
-                    f"{type(self.task).__name__}.scores returns a {type(values).__name__} as {name!r}: "
-                    "return a tensor with one number for each example"
-                )
-
-    def _labels(self, held: Data) -> Tensor | None:
-        """All labels of a set, where they can be read without going through a dataset."""
-        if isinstance(self.task, LabelTask) and isinstance(held, Tensor | Mapping | Examples):
-            return self.task.labels(held)
-        return None
+    def _require_shape(self, job: Job, whose: str) -> None:
+        if job.params.shape != self._params.shape:
+            raise FedUnlearnError(
+                f"a job brings {job.params.numel():,} parameters and the model of {whose} has "
+                f"{self._params.numel():,}: use one model everywhere"
+            )
 
     def _load(self, params: Vector, buffers: Buffers) -> None:
         self._params.copy_(params)
         # Without any given, the module's own: what another client's training left must not be seen.
-        vectors.load_buffers(self._module, buffers or self._buffers)
+        if self._buffers:
+            vectors.load_buffers(self._module, buffers or self._buffers)
 
     @contextmanager
     def _seeded(self, seed: int, *sets: Data) -> Iterator[None]:
@@ -327,15 +329,14 @@ class Learner:
                 yield
 
     @contextmanager
-    def _summing(self, pieces: Sequence[Tensor]) -> Iterator[None]:
-        """Lets backward passes add the gradient of each parameter to its piece."""
-        parameters = vectors.trainable(self._module)
-        for parameter, piece in zip(parameters, pieces, strict=True):
+    def _summing(self) -> Iterator[None]:
+        """Lets backward passes add the gradient of each parameter to its piece of ``_moved``."""
+        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
             parameter.grad = piece
         try:
             yield
         finally:
-            for parameter in parameters:
+            for parameter in self._parameters:
                 parameter.grad = None
 
     def _arithmetic(self) -> AbstractContextManager[object]:
@@ -362,23 +363,3 @@ class Learner:
         except (RuntimeError, ValueError):
             return torch.contiguous_format
         return torch.channels_last
-
-
-def _require_losses(task: Task, losses: object, least: int) -> None:
-    kind = type(task).__name__
-    if not isinstance(losses, Tensor) or losses.ndim == 0 or losses.numel() < least:
-        told = f"a {type(losses).__name__}"
-        if isinstance(losses, Tensor):
-            told = "a single number" if losses.ndim == 0 else f"{losses.numel()} for {least} examples"
-        raise FedUnlearnError(
-            f"{kind}.losses returns {told}: return one loss for each example (reduction='none')"
-        )
-    if not losses.numel():
-        return
-    lowest, highest = map(float, losses.aminmax())
-    if not (math.isfinite(lowest) and math.isfinite(highest)):
-        raise FedUnlearnError(f"{kind}.losses are not finite: check the inputs and the labels")
-    if lowest < -1e-6:
-        raise FedUnlearnError(
-            f"{kind}.losses are negative ({lowest:.3g}): check the labels; the least loss must be 0"
-        )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..core.seeds import generator
+
 aten = torch.ops.aten
 MEAN, IGNORED = 1, -100
 """How ``cross_entropy`` reduces, and the label that it leaves out."""
+ROWS = 256
+"""How many rows small batches fill together; the last ones are padded, so that all products are alike."""
+TRIALS = 16
+"""At how many places of a product of ``ROWS`` rows a small batch is compared with itself alone."""
 
 
 def fused(model: nn.Module) -> Perceptron | None:
@@ -48,6 +55,7 @@ class Perceptron:
     def __init__(self, model: nn.Sequential, flatten: bool) -> None:
         self._model, self._flatten = model, flatten
         self._layers = [(layer.weight, layer.bias) for layer in model if isinstance(layer, nn.Linear)]
+        self._agreeing: dict[int, bool] = {}
 
     def backward(self, criterion: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Adds gradients of the criterion to the ``grad`` of the parameters, which must be there.
@@ -55,25 +63,104 @@ class Perceptron:
         Returns the loss. Gradients are added by the matrix products that make them; without autograd, whose
         bookkeeping takes several percent of a step.
         """
-        if x.ndim < 2 or (x.ndim > 2 and not self._flatten):
+        if not self.takes(x):
             loss = criterion(self._model(x), y)
             loss.backward()
             return loss.detach()
         with torch.inference_mode():
-            inputs: list[Tensor] = []
-            x = x.flatten(1)
-            for weight, bias in self._layers:
-                inputs.append(x.relu_() if inputs else x)
-                x = torch.addmm(bias, x, weight.T)
-            loss, slope = differentiated(criterion, x, y)
-            for (weight, bias), x in zip(reversed(self._layers), reversed(inputs), strict=True):
-                assert weight.grad is not None and bias.grad is not None
-                bias.grad.add_(slope.sum(0))
-                weight.grad.addmm_(slope.T, x)
-                if x is not inputs[0]:
-                    slope = slope @ weight
-                    aten.threshold_backward.grad_input(slope, x, 0, grad_input=slope)
+            inputs, output = self._forward(x.flatten(1))
+            loss, last = differentiated(criterion, output, y)
+            for place, slope in self._slopes(inputs, last):
+                self._add(place, slope, inputs[place])
         return loss
+
+    def backward_each(
+        self, criterion: Callable[[Tensor, Tensor], Tensor], batches: Sequence[tuple[Tensor, Tensor]]
+    ) -> Iterator[Tensor]:
+        """``backward`` on one small batch after the other, to the same bits; yields each loss.
+
+        The caller takes the gradients of a batch and sets them to zero before it asks for the next. All
+        batches go through the layers together: a product of few rows leaves the processor idle.
+        """
+        sizes = [len(y) for _, y in batches]
+        with torch.inference_mode():
+            x = torch.cat([x.flatten(1) for x, _ in batches])
+            padding = x.new_zeros(-len(x) % ROWS, x.shape[1])
+            inputs, output = self._forward(torch.cat([x, padding]))
+            found = [
+                differentiated(criterion, part, y)
+                for part, (_, y) in zip(output[: len(x)].split(sizes), batches, strict=True)
+            ]
+            last = torch.cat(
+                [*(slope for _, slope in found), output.new_zeros(len(padding), output.shape[1])]
+            )
+            slopes = dict(self._slopes(inputs, last))
+        starts = accumulate(sizes, initial=0)
+        for start, size, (loss, _) in zip(starts, sizes, found, strict=False):
+            with torch.inference_mode():
+                for place, slope in slopes.items():
+                    self._add(place, slope[start : start + size], inputs[place][start : start + size])
+            yield loss
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether the passes are written out for such inputs."""
+        return x.ndim == 2 or (x.ndim > 2 and self._flatten)
+
+    def agrees(self, size: int) -> bool:
+        """Whether rows have the same bits in a product of ``ROWS`` rows as in one of ``size`` rows.
+
+        That depends on the matrix library and the processor; a trial finds out.
+        """
+        if torch.get_num_threads() > 1:
+            return False
+        if size not in self._agreeing:
+            self._agreeing[size] = size <= ROWS and self._try(size)
+        return self._agreeing[size]
+
+    def _try(self, size: int) -> bool:
+        random = generator("rows of a product")
+        # Where a row begins in memory can matter, so odd steps lead to beginnings of all kinds.
+        step = (ROWS - size) // TRIALS | 1
+        parts = [slice(start, start + size) for start in (*range(0, ROWS - size, step), ROWS - size)]
+        with torch.inference_mode():
+            for layer, _ in self._layers:
+                weight, entering, leaving = (
+                    torch.randn(shape, generator=random, dtype=layer.dtype)
+                    for shape in (layer.shape, (ROWS, layer.shape[1]), (ROWS, layer.shape[0]))
+                )
+                bias, backward = leaving[0].clone(), leaving @ weight
+                forward = torch.addmm(bias, entering, weight.T)
+                for part in parts:
+                    x, slope = entering[part].clone(), leaving[part].clone()
+                    if not (
+                        torch.equal(torch.addmm(bias, x, weight.T), forward[part])
+                        and torch.equal(slope @ weight, backward[part])
+                        and torch.equal(slope.T @ x, leaving[part].T @ entering[part])
+                    ):
+                        return False
+        return True
+
+    def _forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What enters each layer, and the output."""
+        inputs: list[Tensor] = []
+        for weight, bias in self._layers:
+            inputs.append(x.relu_() if inputs else x)
+            x = torch.addmm(bias, x, weight.T)
+        return inputs, x
+
+    def _slopes(self, inputs: Sequence[Tensor], slope: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The gradient by the output of each layer, from the last to the first."""
+        for place in range(len(inputs) - 1, -1, -1):
+            yield place, slope
+            if place:
+                slope = slope @ self._layers[place][0]
+                aten.threshold_backward.grad_input(slope, inputs[place], 0, grad_input=slope)
+
+    def _add(self, place: int, slope: Tensor, x: Tensor) -> None:
+        weight, bias = self._layers[place]
+        assert weight.grad is not None and bias.grad is not None
+        bias.grad.add_(slope.sum(0))
+        weight.grad.addmm_(slope.T, x)
 
 
 def differentiated(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -11,6 +11,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..maths.paging import let_go
+from .rows import empty
 from .seeds import derive
 
 Vector = Tensor
@@ -250,11 +252,18 @@ class Replies(Mapping[ClientId, Reply]):
             and row.is_contiguous()
             for number, row in enumerate(rows)
         )
-        return first.as_strided((len(rows), size), (size, 1)) if together else torch.stack(rows)
+        if together:
+            return first.as_strided((len(rows), size), (size, 1))
+        copied = empty(len(rows), first)
+        for row, copy in zip(rows, copied, strict=True):
+            copy.copy_(row)
+            let_go(row)
+            let_go(copy)
+        return copied
 
-    def mean(self) -> Vector:
-        """The plain mean of the displacements."""
-        return self._combine([1 / len(self)] * len(self))
+    def mean(self, changed: Callable[[Vector], Vector] = lambda moved: moved) -> Vector:
+        """The plain mean of the displacements, each one changed by a function; one at a time is held."""
+        return self._combine([1 / len(self)] * len(self), changed)
 
     def average(self) -> Vector:
         """The mean of the displacements, weighted by each client's number of examples."""
@@ -285,9 +294,12 @@ class Replies(Mapping[ClientId, Reply]):
                 )
         return merged
 
-    def _combine(self, weights: list[float]) -> Vector:
+    def _combine(
+        self, weights: list[float], changed: Callable[[Vector], Vector] = lambda moved: moved
+    ) -> Vector:
         first, *others = self.values()
-        total = first.moved * weights[0]
+        total = changed(first.moved) * weights[0]
         for reply, weight in zip(others, weights[1:], strict=True):
-            total.add_(reply.moved, alpha=weight)
+            total.add_(changed(reply.moved), alpha=weight)
+            let_go(reply.moved)
         return total

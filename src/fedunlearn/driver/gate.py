@@ -12,6 +12,7 @@ from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, Failure, Job, Jobs, Mean, Reason, Replies, Reply, Statistics
 from ..core.task import valid_score
+from ..maths.paging import let_go
 
 MOST = 2**63 - 1
 """Of counts."""
@@ -140,6 +141,7 @@ def _require_bounded(name: str, value: Tensor) -> None:
     if not value.numel():
         return
     least, most = map(float, value.detach().aminmax())
+    let_go(value)
     if not (math.isfinite(least) and math.isfinite(most)):
         raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
     if (largest := max(-least, most)) > LARGEST[value.dtype]:

@@ -33,7 +33,7 @@ from ..core import (
 )
 from ..tasks import Classification
 from .memory import Place, SharedMemory
-from .sequential import attempt, sorted_out, split_known, training_order
+from .sequential import attempt_together, grouped, sorted_out, split_known, training_order
 from .workers import Message, Result, WorkerPool
 
 
@@ -90,7 +90,7 @@ class Parallel:
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
         known, missing = split_known(jobs, self._data)
         trained = training_order(known)
-        clients = [*trained, *sorted(known.keys() - set(trained))]
+        groups = grouped(self._learner, self._data, known, terms)
         given = _distinct(
             tensor
             for job in known.values()
@@ -103,15 +103,24 @@ class Parallel:
         )
         places = _fill(taken[: len(given)], given)
         room = taken[len(given) :]
+        row_of = {client: row for row, client in enumerate(trained)}
         messages = [
             {
-                **_message(client, known[client], terms, places),
-                "results": [place.row(row) for place, _ in room] if row < len(trained) else [],
+                **_message(group, known[group[0]], terms, places),
+                "results": {
+                    client: [place.row(row_of[client]) for place, _ in room]
+                    for client in group
+                    if client in row_of
+                },
             }
-            for row, client in enumerate(clients)
+            for group in groups
         ]
-        answers = self._do(messages, [self._effort(client, known[client]) for client in clients])
-        found = {client: _found(answer) for client, answer in zip(clients, answers, strict=True)}
+        efforts = [sum(self._effort(client, known[client]) for client in group) for group in groups]
+        found = {
+            client: reply
+            for answer in self._do(messages, efforts)
+            for client, reply in _found(answer).items()
+        }
         for row, client in enumerate(trained):
             if isinstance(reply := found[client], Reply):
                 displacement, *buffers = (values[row] for _, values in room)
@@ -158,22 +167,26 @@ class _Clients:
             self._see_all(message["buffers"]),
         )
         terms = Terms(**{**message["terms"], "seed": tuple(message["terms"]["seed"])})
-        results = [self._see(place) for place in message["results"]]
-        client = message["client"]
-        out = results[0] if results else None
-        reply = attempt(self.learner, client, self.data[client], job, terms, out)
-        if isinstance(reply, Failure):
-            return {"failed": reply.detail}
-        for place, buffer in zip(results[1:], reply.buffers.values(), strict=True):
-            place.copy_(buffer)
-        return {
-            "examples": reply.examples,
-            "statistics": {
-                name: {score: [mean.total, mean.count] for score, mean in means.items()}
-                for name, means in reply.statistics.items()
-            },
-            "arrays": reply.arrays,
-        }
+        results = {client: [*map(self._see, places)] for client, places in message["results"].items()}
+        rows = {client: row for client, (row, *_) in results.items()}
+        found = attempt_together(self.learner, message["clients"], self.data, job, terms, rows)
+        answers: dict[ClientId, Result] = {}
+        arrays: dict[str, Tensor] = {}
+        for client, reply in found.items():
+            if isinstance(reply, Failure):
+                answers[client] = {"failed": reply.detail}
+                continue
+            for place, buffer in zip(results.get(client, [])[1:], reply.buffers.values(), strict=True):
+                place.copy_(buffer)
+            answers[client] = {
+                "examples": reply.examples,
+                "statistics": {
+                    name: {score: [mean.total, mean.count] for score, mean in means.items()}
+                    for name, means in reply.statistics.items()
+                },
+            }
+            arrays |= reply.arrays  # only of a client that works alone
+        return {"answers": answers, "arrays": arrays}
 
     def _see(self, place: list[Any]) -> Tensor:
         return self.memory.see(Place(*place))
@@ -192,9 +205,11 @@ def _require_no_processes(clients: Mapping[ClientId, ClientData]) -> None:
                 )
 
 
-def _message(client: ClientId, job: Job, terms: Terms, places: Mapping[int, Place]) -> dict[str, Any]:
+def _message(
+    clients: Sequence[ClientId], job: Job, terms: Terms, places: Mapping[int, Place]
+) -> dict[str, Any]:
     return {
-        "client": client,
+        "clients": clients,
         "work": job.work,
         "params": places[id(job.params)],
         "arrays": {name: places[id(array)] for name, array in job.arrays.items()},
@@ -204,14 +219,21 @@ def _message(client: ClientId, job: Job, terms: Terms, places: Mapping[int, Plac
     }
 
 
-def _found(answer: Result) -> Reply | Failure:
-    if "failed" in answer:
-        return Failure(Reason.FAILED, answer["failed"])
-    statistics = {
-        name: {score: Mean(*mean) for score, mean in means.items()}
-        for name, means in answer["statistics"].items()
+def _found(result: Result) -> dict[ClientId, Reply | Failure]:
+    return {
+        client: Failure(Reason.FAILED, answer["failed"])
+        if "failed" in answer
+        else Reply(
+            None,
+            answer["examples"],
+            {
+                name: {score: Mean(*mean) for score, mean in means.items()}
+                for name, means in answer["statistics"].items()
+            },
+            result["arrays"],
+        )
+        for client, answer in result["answers"].items()
     }
-    return Reply(None, answer["examples"], statistics, answer["arrays"])
 
 
 def _distinct(tensors: Iterable[Tensor]) -> dict[int, Tensor]:

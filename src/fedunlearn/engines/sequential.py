@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from torch import nn
 
 from .. import methods as _registers_losses_steps_and_works  # noqa: F401
+from ..client import data as holdings
 from ..client.data import ClientData, Data, as_clients
 from ..client.learner import Learner
+from ..client.perceptron import ROWS
 from ..core import (
     ClientId,
     Failure,
@@ -27,6 +30,9 @@ from ..core import (
 )
 from ..tasks import Classification
 from .workers import out_of_memory
+
+MANY = 32
+"""Clients from which on it is worth finding out whether small ones can train together."""
 
 
 class Sequential:
@@ -56,15 +62,52 @@ class Sequential:
         known, missing = split_known(jobs, self._data)
         trained = training_order(known)
         rows = dict(zip(trained, self._learner.empty(len(trained)), strict=True))
-        return sorted_out(
-            {
-                client: attempt(
-                    self._learner, client, self._data[client], known[client], terms, rows.get(client)
-                )
-                for client in [*trained, *sorted(known.keys() - rows.keys())]
-            },
-            missing,
-        )
+        found: dict[ClientId, Reply | Failure] = {}
+        for group in grouped(self._learner, self._data, known, terms):
+            found |= attempt_together(self._learner, group, self._data, known[group[0]], terms, rows)
+        return sorted_out(found, missing)
+
+
+def grouped(
+    learner: Learner, data: Mapping[ClientId, ClientData], jobs: Mapping[ClientId, Job], terms: Terms
+) -> list[list[ClientId]]:
+    """Clients in working order; where there are many, small ones with the same job work together.
+
+    Nobody's result depends on the group.
+    """
+    groups: list[list[ClientId]] = []
+    last, rows = None, 0
+    trained = training_order(jobs)
+    for client in trained:
+        job, size = jobs[client], holdings.size(data[client].train)
+        together = len(trained) >= MANY and learner.is_small(data[client], job, terms)
+        kind = (id(job.params), terms.rate(job)) if together else None
+        if kind is not None and kind == last and rows + size <= ROWS:
+            groups[-1].append(client)
+            rows += size
+        else:
+            groups.append([client])
+            last, rows = kind, size
+    return groups + [[client] for client in sorted(jobs.keys() - set(trained))]
+
+
+def attempt_together(
+    learner: Learner,
+    clients: Sequence[ClientId],
+    data: Mapping[ClientId, ClientData],
+    job: Job,
+    terms: Terms,
+    rows: Mapping[ClientId, Vector],
+) -> dict[ClientId, Reply | Failure]:
+    """What the same job comes to with each client of a group."""
+    if len(clients) > 1:
+        with suppress(Exception):  # One of them fails: each by itself tells which.
+            held = [data[client] for client in clients]
+            replies = learner.perform_together(held, job, terms, [rows[client] for client in clients])
+            return dict(zip(clients, replies, strict=True))
+    return {
+        client: attempt(learner, client, data[client], job, terms, rows.get(client)) for client in clients
+    }
 
 
 def attempt(

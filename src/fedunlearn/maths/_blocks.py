@@ -7,11 +7,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .paging import let_go
+
 BLOCK_BYTES = 4 << 20
 """Size of a block; small enough to stay in the cache while it is used two or three times."""
 
 WIDEST = 1 << 17
 """Most columns in a block; wider blocks of few rows would only request fresh memory in each pass."""
+
+MOST_MAPPED = 64 << 20
+"""Bytes of rows in a file that are read before the process lets go of them."""
 
 
 def blocks(
@@ -28,9 +33,15 @@ def blocks(
     # A multiple of 16 columns, so that each row starts at a multiple of 64 bytes.
     width = min(WIDEST, max(16, BLOCK_BYTES // (dtype.itemsize * size) // 16 * 16))
     buffer = last.new_empty(size, min(width, -(-length // 16) * 16), dtype=dtype)
+    read = 0
     for start in range(0, length, width):
         part = slice(start, min(start + width, length))
         block = buffer[:, : part.stop - start]
         block[:above] = rows[:, part] if kept is None else rows[:, part][kept]
         block[above:] = last[:, part]
         yield part, block
+        read += rows.element_size() * len(rows) * (part.stop - start)
+        if read > MOST_MAPPED:
+            let_go(rows)
+            read = 0
+    let_go(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -97,11 +97,8 @@ class AnchoredAveraging(Phase):
             return state.step(-replies.mean())
         away = torch.stack([state.params - anchor for anchor in (request.params, *request.anchors)])
         always = self.anchor == "always"
-        anchored = {
-            client: replace(reply, displacement=project_off(reply.moved, away, always=always))  # Eq. 7
-            for client, reply in replies.items()
-        }
-        return state.step(-Replies(anchored).mean())
+        anchored = replies.mean(lambda moved: project_off(moved, away, always=always))  # Eq. 7
+        return state.step(-anchored)
 
 
 @method(
