@@ -98,9 +98,9 @@ def small_protocol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FEDUNLEARN_CACHE", str(folder / "cache"))
         patch.setattr(module, "PROTOCOL", folder / "benchmark.toml")
         patch.setattr(module, "METHODS", folder / "benchmark-methods.toml")
-        module.requests.cache_clear()
+        module._whole.cache_clear()
         yield folder
-    module.requests.cache_clear()
+    module._whole.cache_clear()
 
 
 @pytest.fixture(scope="package")

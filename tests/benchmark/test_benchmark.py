@@ -9,11 +9,20 @@ from pathlib import Path
 import pytest
 
 from fedunlearn import FedUnlearnError, method
-from fedunlearn.benchmark import check_results, gather, merge, protocol, read_results, write_results
-from fedunlearn.benchmark import results as stored_results
-from fedunlearn.benchmark.plan import METHODS, PROTOCOL, registered_by
+from fedunlearn.benchmark import (
+    METHODS,
+    Cell,
+    check_results,
+    gather,
+    merge,
+    protocol,
+    read_results,
+    write_results,
+)
+from fedunlearn.benchmark.plan import registered_by
 from fedunlearn.comparison import read_comparison
 from fedunlearn.record import read_json
+from fedunlearn.report import leaderboard_tables, write_leaderboard
 from fedunlearn.report.trials import score_beside
 
 
@@ -22,8 +31,8 @@ def unseen(what: str):
     yield lambda event: None
 
 
-def rows_of(path: Path) -> dict[tuple[str, str], dict]:
-    return {(row["request"], row["method"]): row for row in read_results(path)["results"]}
+def cells(path: Path) -> dict[tuple[str, str], Cell]:
+    return {(cell.request, cell.method): cell for cell in read_results(path).results}
 
 
 def test_the_packaged_protocol_has_the_requests_that_the_page_names():
@@ -51,8 +60,8 @@ def test_a_method_is_tuned_by_trials_that_are_not_judged(submission):
         rate: score_beside(place / "step-back" / rate, place / "retraining") for rate in ("0.01", "0.1")
     }
     best = max(scores, key=lambda rate: scores[rate])
-    assert rows_of(submission.results)["successive", "step-back"]["rate"] == float(best)
-    assert rows_of(submission.results)["clean", "retrain"]["rate"] is None
+    assert cells(submission.results)["successive", "step-back"].rate == float(best)
+    assert cells(submission.results)["clean", "retrain"].rate is None
 
 
 def test_a_trial_is_scored_by_its_distance_to_retraining(submission, tmp_path):
@@ -66,116 +75,183 @@ def test_a_trial_is_scored_by_its_distance_to_retraining(submission, tmp_path):
 
 
 def test_results_say_what_a_cell_cost_and_what_the_audit_found(submission):
-    found = rows_of(submission.results)
-    row, standard = found["clean", "step-back"], found["clean", "retrain"]
-    assert (
-        row["model_sha256"]
-        == read_json(submission.runs / "clean/seed-11/step-back/outcome.json")["model_sha256"]
-    )
-    assert row["status"] == "done"
-    assert row["verdict"] is not None
-    assert 0 < row["r_acc"] <= 1
-    assert row["asr"] is None
-    assert found["backdoored", "step-back"]["asr"] is not None
+    found = cells(submission.results)
+    cell, standard = found["clean", "step-back"], found["clean", "retrain"]
+    run = submission.runs / "clean/seed-11/step-back"
+    assert cell.model_sha256 == read_json(run / "outcome.json")["model_sha256"]
+    assert cell.status == "done"
+    assert cell.verdict is not None
+    assert 0 < cell.r_acc <= 1
+    assert cell.asr is None
+    assert found["backdoored", "step-back"].asr is not None
     # Two rounds of a retraining that takes four, and two requests of two rounds each.
-    assert standard["work"] == 0.5
-    assert found["successive", "step-back"]["rounds"] == 4
-    assert found["clean", "omega0"]["verdict"] is not None
+    assert standard.work == 0.5
+    assert found["successive", "step-back"].rounds == 4
+    assert found["clean", "omega0"].verdict is not None
+
+
+def test_the_leaderboard_shows_what_is_stored(submission, small_protocol, tmp_path):
+    results = gather(protocol(["fupga", "step-back"], submission.file), submission.runs)
+    diverged = results.results[0].model_copy(
+        update={"method": "fupga", "status": "diverged", "verdict": None}
+    )
+    write_results(
+        tmp_path / "results.json", results.model_copy(update={"results": (*results.results, diverged)})
+    )
+    header, *lines = leaderboard_tables(tmp_path / "results.json")["All requests"]
+    assert {line[0] for line in lines} >= {"step-back", "retrain", "fupga", "ω⁰"}
+    (fupga,) = (line for line in lines if line[0] == "fupga")
+    assert fupga[header.index("Failed")] == "3/3"
+    write_leaderboard(tmp_path / "results.json", tmp_path / "page.html")
+    assert "step-back" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_request_that_a_method_cannot_answer_is_refused_and_the_rest_goes_on(small_protocol):
     wanted = protocol(["fupga"])
     assert ("successive", "fupga") in wanted.refused
     assert "fupga" in wanted.columns["clean"]
-    rows = gather(wanted, small_protocol / "nothing")["results"]
-    assert [(row["request"], row["status"]) for row in rows] == [("successive", "refused")]
-    assert "second request" in rows[0]["reason"]
+    (cell,) = gather(wanted, small_protocol / "nothing").results
+    assert (cell.request, cell.status) == ("successive", "refused")
+    assert "second request" in cell.reason
+    assert gather(protocol(["fupga", "successive"]), small_protocol / "nothing").methods["fupga"].needs
 
 
-def test_a_cell_of_a_submission_is_run_again_to_the_same_model(submission, tmp_path):
-    told = check_results(submission.results, 1, tmp_path, unseen, workers=1)
-    assert len(told) == 1
-    assert "step-back: the same model" in told[0]
+def test_a_method_that_takes_more_rounds_than_others_is_refused(small_protocol, tmp_path):
+    (tmp_path / "long.py").write_text(
+        "import fedunlearn as fu\n"
+        "@fu.method('long.one', paper='-', source='ours', summary='long', online='retained')\n"
+        "def long(schedule: fu.Schedule) -> tuple[fu.Phase, ...]:\n"
+        "    return (fu.Averaging(schedule.rounds + 1, schedule.recover_lr),)\n"
+    )
+    wanted = protocol((), tmp_path / "long.py")
+    assert wanted.refused["clean", "long.one"] == "it takes 3 rounds, and the benchmark gives 2"
+    assert wanted.refused["successive", "long.one"] == "it takes 6 rounds, and the benchmark gives 4"
+    assert {*wanted.columns["clean"]} == {"retrain"}
 
 
-def changed(path: Path, tmp_path: Path, change) -> Path:
-    """A copy of the results in which somebody has changed something, digests included."""
+def test_cells_of_a_submission_are_made_again_to_the_same_numbers(submission):
+    told = [*check_results(submission.results, 3, submission.runs.parent / "checked", unseen, workers=1)]
+    assert len({line.split(":")[0] for line in told}) == 3
+    assert all("step-back: the same rate, model and numbers" in line for line in told)
+
+
+def changed(path: Path, copy: Path, change) -> Path:
+    """A copy of the results in which somebody has changed the cells of the method, digests included."""
     found = json.loads(path.read_text())
-    change(found)
     for row in found["results"]:
-        row["digest"] = stored_results.row_digest(row)
-    copy = tmp_path / path.name
-    write_results(copy, found)
+        if row["method"] == "step-back":
+            row |= change(row)
+            row["digest"] = Cell.model_validate(row).repeatable()
+    copy.write_text(json.dumps(found))
     return copy
 
 
-def test_a_forged_model_does_not_pass_the_check(submission, tmp_path):
-    def forge(found):
-        for row in found["results"]:
-            row["model_sha256"] = "0" * 64
-
-    forged = changed(submission.results, tmp_path, forge)
-    (tmp_path / "step_back.py").write_bytes(submission.file.read_bytes())
-    with pytest.raises(FedUnlearnError, match="ended in another model"):
-        check_results(forged, 1, tmp_path / "runs", unseen, workers=1)
-
-
-def test_a_changed_number_breaks_the_digest(submission, tmp_path):
-    text = submission.results.read_text()
-    row = json.loads(next(line for line in text.splitlines() if '"verdict": "' in line).rstrip(","))
-    copy = tmp_path / "results.json"
-    copy.write_text(text.replace(f'"r_acc": {row["r_acc"]}', '"r_acc": 0.99'))
-    with pytest.raises(FedUnlearnError, match="changed after it was written: the digest of"):
-        read_results(copy)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda row: {"model_sha256": "0" * 64}, "model_sha256 is"),
+        (lambda row: {"r_acc": 0.99}, r"r_acc is .*, not 0\.99"),
+        (lambda row: {"rate": 0.11 - row["rate"]}, "rate is"),
+    ],
+    ids=["model", "number", "rate"],
+)
+def test_a_forged_cell_does_not_pass_the_check(submission, change, told):
+    forged = changed(submission.results, submission.file.with_name("forged.json"), change)
+    checked = submission.runs.parent / "checked"
+    with pytest.raises(FedUnlearnError, match=f"came out otherwise: {told}"):
+        list(check_results(forged, 1, checked, unseen, workers=1))
 
 
-def test_another_file_than_the_submitted_one_is_refused(submission, tmp_path):
-    copy = changed(submission.results, tmp_path, lambda found: None)
-    (tmp_path / "step_back.py").write_text(submission.file.read_text() + "\n# changed\n")
-    with pytest.raises(FedUnlearnError, match=r"registered twice|is not the file"):
-        check_results(copy, 1, tmp_path / "runs", unseen, workers=1)
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 777}, "is no request and seed of the protocol"),
+        ({"request": "easy"}, "is no request and seed of the protocol"),
+        ({"rate": 0.03}, "which is not in the grid"),
+        ({"environment": "elsewhere"}, "does not describe"),
+    ],
+    ids=str,
+)
+def test_a_cell_outside_the_protocol_is_refused(submission, tmp_path, changes, told):
+    with pytest.raises(FedUnlearnError, match=told):
+        read_results(changed(submission.results, tmp_path / "x.json", lambda row: changes))
 
 
-def test_results_of_another_kind_of_machine_or_protocol_are_not_compared(submission, tmp_path):
+def edited(path: Path, folder: Path, change) -> Path:
+    found = json.loads(path.read_text())
+    change(found)
+    (folder / path.name).write_text(json.dumps(found))
+    return folder / path.name
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda found: found["results"][0].update(r_acc=0.99), "was changed after it was written"),
+        (lambda found: found["results"][0].update(nonce=1), "holds no results"),
+        (lambda found: found["results"][0].update(seed="/../x"), "holds no results"),
+        (lambda found: found["methods"]["step-back"]["file"].update(name="../x.py"), "holds no results"),
+        (lambda found: found.pop("methods"), "holds no results"),
+        (lambda found: found["methods"].pop("step-back"), "has a method that the file does not describe"),
+        (lambda found: found.update(results=[1]), "holds no results"),
+        (lambda found: found.update(protocol="0" * 64), "another version of the protocol"),
+        (lambda found: found.update(format="x"), "holds no results"),
+    ],
+)
+def test_a_file_that_was_edited_is_refused(submission, tmp_path, change, told):
+    with pytest.raises(FedUnlearnError, match=told):
+        read_results(edited(submission.results, tmp_path, change))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_a_file_that_holds_no_results_is_refused(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(FedUnlearnError, match="holds no results"):
+        read_results(tmp_path / "x.json")
+
+
+def test_another_file_than_the_submitted_one_is_not_executed(submission, tmp_path, monkeypatch):
+    copy = edited(submission.results, tmp_path, lambda found: None)
+    ran = tmp_path / "ran"
+    (tmp_path / "step_back.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    # As in a process that has not imported the submitted file yet.
+    monkeypatch.setattr("fedunlearn.experiment.code._imported", set())
+    with pytest.raises(FedUnlearnError, match="has changed"):
+        list(check_results(copy, 1, tmp_path / "runs", unseen, workers=1))
+    assert not ran.exists()
+
+
+def test_fewer_cells_than_asked_for_is_an_error(submission, tmp_path):
+    with pytest.raises(FedUnlearnError, match="has 3 cells that can be repeated, not 4"):
+        list(check_results(submission.results, 4, tmp_path, unseen, workers=1))
+
+
+def test_results_of_another_kind_of_machine_are_not_compared(submission, tmp_path):
     def elsewhere(found):
         for there in found["environments"].values():
             there["cpu_capability"] = "abacus"
 
+    copy = edited(submission.results, tmp_path, elsewhere)
     with pytest.raises(FedUnlearnError, match=r"abacus.*check it on a machine of that kind"):
-        check_results(changed(submission.results, tmp_path, elsewhere), 1, tmp_path / "runs", unseen)
-    other = changed(submission.results, tmp_path, lambda found: found.update(protocol="0" * 64))
-    with pytest.raises(FedUnlearnError, match="another version of the protocol"):
-        read_results(other)
+        list(check_results(copy, 1, tmp_path / "runs", unseen))
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [("", "is not JSON"), ("[]", "holds no results"), ('{"format": "x"}', "holds no results")],
-)
-def test_a_file_that_holds_no_results_is_refused(tmp_path, content, told):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(FedUnlearnError, match=told):
-        read_results(tmp_path / "x.json")
+def test_a_submission_adds_its_own_methods_and_nothing_else(submission, tmp_path):
+    ours = gather(protocol(["finetune"]), submission.runs)
+    write_results(tmp_path / "ours.json", ours)
+    both = merge([tmp_path / "ours.json", submission.results])
+    assert {cell.method for cell in both.results} == {cell.method for cell in ours.results} | {"step-back"}
+    assert both.tuning.chosen["step-back"].keys() == {"clean", "backdoored"}
+    assert both.methods["step-back"].file is not None
 
 
-def test_merged_results_have_the_cells_of_all_files(submission, tmp_path):
-    def renamed(found):
-        for row in found["results"]:
-            row["method"] = row["method"].replace("step-back", "other")
-        found["methods"]["other"] = found["methods"].pop("step-back")
-
-    both = merge([submission.results, changed(submission.results, tmp_path, renamed)])
-    one = read_results(submission.results)["results"]
-    mine = sum(row["method"] == "step-back" for row in one)
-    assert len(both["results"]) == len(one) + mine
-    assert {"step-back", "other", "retrain"} <= both["methods"].keys()
+def test_files_that_contradict_each_other_are_refused(submission, tmp_path):
+    other = changed(submission.results, tmp_path / "x.json", lambda row: {"r_acc": 0.5})
+    with pytest.raises(FedUnlearnError, match=r"contradicts another file about .*/step-back"):
+        merge([submission.results, other])
 
 
 def test_a_file_that_registers_nothing_is_refused(tmp_path):
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(FedUnlearnError, match="registers no new method"):
         registered_by(tmp_path / "empty.py")
-
-
-def test_the_packaged_protocol_is_a_file_of_the_package():
-    assert PROTOCOL.parent.name == "experiments"

@@ -1,19 +1,23 @@
 """The open benchmark: fixed requests and seeds, one tuning budget, results that anybody can check again."""
 
-from ..report.benchmark import FORMAT
-from .checking import check_results, repeat
-from .plan import PROTOCOL, protocol, protocol_digest
-from .results import gather, merge, read_results, write_results
+from .checking import check_results
+from .plan import METHODS, PROTOCOL, protocol, protocol_digest
+from .results import gather
+from .stored import About, Cell, Results, Submitted, Tuning, merge, read_results, write_results
 
 __all__ = [
-    "FORMAT",
+    "METHODS",
     "PROTOCOL",
+    "About",
+    "Cell",
+    "Results",
+    "Submitted",
+    "Tuning",
     "check_results",
     "gather",
     "merge",
     "protocol",
     "protocol_digest",
     "read_results",
-    "repeat",
     "write_results",
 ]

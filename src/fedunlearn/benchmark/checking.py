@@ -1,17 +1,18 @@
-"""Stored results, checked: cells are run again, and must end in the same model."""
+"""Stored results, checked: cells are tuned, run and audited again, and must come out the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from secrets import SystemRandom
 
-from ..comparison import Comparison, Show, at_rate
+from ..comparison import Comparison, Show, carry_out
 from ..core import FedUnlearnError
-from ..experiment import Experiment, perform
-from ..record import environment, read_json
+from ..record import environment
 from .plan import protocol
-from .results import Row, read_results
+from .results import gather
+from .stored import Cell, Results, read_results
 
 ARITHMETIC = ("torch", "cpu_capability", "system", "byteorder")
 """Parts of an environment on which the bits of a model depend."""
@@ -19,68 +20,51 @@ ARITHMETIC = ("torch", "cpu_capability", "system", "byteorder")
 
 def check_results(
     path: Path, cells: int, folder: Path, show: Show, *, workers: int | None = None
-) -> list[str]:
-    """Runs some cells of a file of results again, and says of each that it ended in the same model.
+) -> Iterator[str]:
+    """Repeats some cells of a file of results, and says of each that it came out the same.
 
-    A file with a submitted method lies beside the Python file that it names. Cells are chosen by their
-    digests, so that nobody can choose them. Cells from another kind of machine are refused, because its
-    arithmetic leads to other bits.
+    Nobody can foresee which cells are drawn. Trials, run and audit are repeated, so that a rate, a model and
+    every number must be right. A submitted method is read from the Python file beside the results, and
+    executed. Cells from another kind of machine are refused, because its arithmetic leads to other bits.
     """
     stored = read_results(path)
-    return [
-        f"{_name(row)}: the same model, {row['model_sha256'][:12]}"
-        for row in repeat(stored, cells, path.parent, folder, show, workers=workers)
-    ]
+    own = {name for name, about in stored.methods.items() if about.file}
+    ran = [cell for cell in stored.results if cell.ran and (cell.method in own or not own)]
+    if len(ran) < cells:
+        raise FedUnlearnError(f"{path} has {len(ran)} cells that can be repeated, not {cells}")
+    for cell in SystemRandom().sample(ran, cells):
+        _require_same_arithmetic(cell, stored)
+        wanted = _comparison(cell, stored, path.parent)
+        carry_out(wanted, folder, show, workers=workers)
+        (again,) = (each for each in gather(wanted, folder).results if each.name == cell.name)
+        _require_same(cell.model_copy(update={"environment": again.environment}), again)
+        yield f"{cell.name}: the same rate, model and numbers ({(cell.model_sha256 or '')[:12]})"
 
 
-def repeat(
-    stored: Mapping[str, Any],
-    cells: int,
-    beside: Path,
-    folder: Path,
-    show: Show,
-    *,
-    workers: int | None = None,
-) -> Iterator[Row]:
-    """Runs cells again, one after the other; a model with another hash is an error."""
-    here = environment()
-    runs = sorted((row for row in stored["results"] if "environment" in row), key=lambda row: row["digest"])
-    own = [row for row in runs if stored["methods"][row["method"]]["file"]]
-    for row in (own or runs)[:cells]:
-        there = stored["environments"][row["environment"]]
-        if other := [key for key in ARITHMETIC if there.get(key) != here[key]]:
-            raise FedUnlearnError(
-                f"{_name(row)} was made with {_listed(there, other)}, and here it is {_listed(here, other)}: "
-                "check it on a machine of that kind"
-            )
-        experiment = _experiment(stored, row, beside)
-        run = folder / row["request"] / f"seed-{row['seed']}" / row["method"]
-        if not (run / "outcome.json").exists():
-            with show(_name(row)) as listener:
-                perform(experiment, run, [listener], workers=workers)
-        found = read_json(run / "outcome.json")["model_sha256"]
-        if found != row["model_sha256"]:
-            raise FedUnlearnError(
-                f"{_name(row)} ended in another model: {found[:12]} instead of {row['model_sha256'][:12]}"
-            )
-        yield row
+def _comparison(cell: Cell, stored: Results, beside: Path) -> Comparison:
+    """The part of the benchmark that makes a cell."""
+    file = stored.methods[cell.method].file
+    wanted = protocol(
+        [cell.method, cell.request], beside / file.name if file else None, file.sha256 if file else ""
+    )
+    return replace(wanted, seeds=(cell.seed,))
 
 
-def _experiment(stored: Mapping[str, Any], row: Row, beside: Path) -> Experiment:
-    file = stored["methods"][row["method"]]["file"]
-    wanted: Comparison = protocol([row["method"], row["request"]], beside / file["name"] if file else None)
-    experiment = wanted.columns[row["request"]][row["method"]].model_copy(update={"seed": row["seed"]})
-    for used in experiment.use:
-        if file and used.sha256 != file["sha256"]:
-            raise FedUnlearnError(
-                f"{used.path.name} is not the file that the results were made with: restore it, or run the "
-                "benchmark again"
-            )
-    return experiment if row["rate"] is None else at_rate(experiment, row["rate"])
+def _require_same_arithmetic(cell: Cell, stored: Results) -> None:
+    here, there = environment(), stored.environments[cell.environment]
+    if other := [key for key in ARITHMETIC if there.get(key) != here[key]]:
+        raise FedUnlearnError(
+            f"{cell.name} was made with {_listed(there, other)}, and here it is {_listed(here, other)}: "
+            "check it on a machine of that kind"
+        )
 
 
-def _name(row: Row) -> str:
-    return f"{row['request']}/seed-{row['seed']}/{row['method']}"
+def _require_same(stored: Cell, again: Cell) -> None:
+    if stored.repeatable() == again.repeatable():
+        return
+    one, other = stored.model_dump(exclude={"digest"}), again.model_dump(exclude={"digest"})
+    key = next(key for key in one if one[key] != other[key] and key not in ("seconds", "time"))
+    raise FedUnlearnError(f"{stored.name} came out otherwise: {key} is {other[key]}, not {one[key]}")
 
 
 def _listed(values: Mapping[str, str], keys: Sequence[str]) -> str:

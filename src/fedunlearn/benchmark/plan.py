@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -11,7 +12,7 @@ from inspect import getsourcefile
 from pathlib import Path
 from typing import Any
 
-from ..comparison import Comparison, read_comparison
+from ..comparison import Comparison, Grid, read_comparison
 from ..core import FedUnlearnError
 from ..core.registry import method
 from ..experiment import Experiment, import_code, parse
@@ -27,35 +28,41 @@ def protocol_digest() -> str:
     return sha256(json.dumps(parse(PROTOCOL), sort_keys=True).encode()).hexdigest()
 
 
-def protocol(only: Sequence[str] = (), submitted: Path | None = None) -> Comparison:
+def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: str = "") -> Comparison:
     """The benchmark, or the named methods and requests of it.
 
-    ``submitted`` is a Python file that registers methods: they become the rows.
+    ``submitted`` is a Python file that registers methods: they become the rows. If it is not the ``recorded``
+    one, it is not executed. A method that takes more rounds than the others is refused.
     """
-    added: list[str] = []
-    if submitted is not None:
-        added = registered_by(submitted)
-        only = [*(only if {*only} & {*added} else added), *only]
-    if {*only} - {*requests()}:
-        only = [*only, STANDARD]
-    return read_comparison(
+    added = [] if submitted is None else registered_by(submitted, recorded)
+    wanted = [*only]
+    if not {*only} - {*requests()}:  # no method is named
+        wanted += added
+    if {*wanted} - {*requests()}:
+        wanted.append(STANDARD)
+    found = read_comparison(
         METHODS,
-        [f"methods.{name}={{}}" for name in added],
-        only=only,
+        only=wanted,
+        rows=added,
         use=[submitted.absolute()] if submitted else [],
         lenient=True,
     )
+    refused = dict(found.refused) | {
+        (column, row): why
+        for column, rows in found.columns.items()
+        for row, experiment in rows.items()
+        if (why := _over_budget(experiment))
+    }
+    columns = {
+        column: {row: experiment for row, experiment in rows.items() if (column, row) not in refused}
+        for column, rows in found.columns.items()
+    }
+    return replace(found, columns=columns, refused=refused)
 
 
-@cache
-def requests() -> tuple[str, ...]:
-    """The names of the requests."""
-    return read_comparison(METHODS, only=[STANDARD]).requests
-
-
-def registered_by(file: Path) -> list[str]:
+def registered_by(file: Path, recorded: str = "") -> list[str]:
     """The methods that a Python file adds."""
-    digest = import_code(file.absolute())
+    digest = import_code(file.absolute(), recorded)
     added = [entry.name for entry in method if source_digest(entry.name) == digest]
     if not added:
         raise FedUnlearnError(
@@ -86,3 +93,32 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "pretraining": experiment.pretraining.rounds,
         "rounds": experiment.unlearning.rounds + experiment.recovery.rounds,
     }
+
+
+def requests() -> tuple[str, ...]:
+    """The names of the requests."""
+    return _whole().requests
+
+
+def seeds() -> tuple[int, ...]:
+    """The seeds that are judged."""
+    return _whole().seeds
+
+
+def grid() -> Grid:
+    """The tuning budget."""
+    found = _whole().grid
+    assert found is not None
+    return found
+
+
+@cache
+def _whole() -> Comparison:
+    return read_comparison(METHODS, only=[STANDARD])
+
+
+def _over_budget(experiment: Experiment) -> str:
+    """Why a method is refused that takes more rounds than the protocol gives; nothing as a rule."""
+    allowed = (experiment.unlearning.rounds + experiment.recovery.rounds) * experiment.request.requests
+    taken = experiment.rounds[1]
+    return f"it takes {taken} rounds, and the benchmark gives {allowed}" if taken > allowed else ""

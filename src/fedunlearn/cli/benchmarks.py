@@ -48,12 +48,18 @@ def leaderboard(
     results: Annotated[list[Path], typer.Argument(help="Results of the benchmark.", show_default=False)],
     check: Annotated[
         int,
-        typer.Option("--check", min=0, help="Run so many cells of each file again and compare the models."),
+        typer.Option(
+            "--check", min=0, help="Tune, run and audit so many cells of each file again, and compare."
+        ),
     ] = 0,
     page: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("leaderboard.html"),
     workers: Workers = None,
 ) -> None:
-    """Make the leaderboard page from stored results, and check them."""
+    """Make the leaderboard page from stored results, and check them.
+
+    Of a submission, only its own methods are taken. --check executes the Python file of a submission: read it
+    first.
+    """
     from tempfile import TemporaryDirectory
 
     from ..benchmark import check_results, merge, write_results
@@ -63,7 +69,7 @@ def leaderboard(
     with TemporaryDirectory() as place:
         for number, path in enumerate(results if check else []):
             with Display(out, {}) as display:
-                told = check_results(path, check, Path(place) / str(number), display.run, workers=workers)
+                told = [*check_results(path, check, Path(place) / str(number), display.run, workers=workers)]
             for line in told:
                 out.print(line, soft_wrap=True)
         merged = Path(place) / "results.json"

@@ -1,12 +1,13 @@
 """Several methods on the same requests: the same ω⁰, the same schedule, the same accounting."""
 
 from ..experiment import Show
-from .plan import Comparison, Plan, place, read_comparison, reference_place
+from .plan import Comparison, Grid, Plan, place, read_comparison, reference_place
 from .run import at_chosen_rate, carry_out, missing, planned, unlike
 from .tuning import at_rate, rates_matter
 
 __all__ = [
     "Comparison",
+    "Grid",
     "Plan",
     "Show",
     "at_chosen_rate",

@@ -139,6 +139,7 @@ def read_comparison(
     only: Sequence[str] = (),
     seeds: int | None = None,
     use: Iterable[Path] = (),
+    rows: Iterable[str] = (),
     lenient: bool = False,
 ) -> Comparison:
     """A comparison from a TOML file: an experiment, and what its parts change in it.
@@ -146,8 +147,8 @@ def read_comparison(
     ``[methods.ROW]`` is a row, named like its method unless it names another; ``[columns.NAME]`` is a
     request; ``[scale.NAME]`` is a size of the whole, the first unless named, which a column may state
     otherwise in ``[columns.NAME.scale.NAME]``. A file that ``extends`` another ``show``s some of its rows
-    and columns; ``only`` some of these may be wanted. With ``lenient``, a row that cannot answer a request is
-    left out there and ``refused``; else it is an error.
+    and columns; ``only`` some of these may be wanted. ``rows`` are methods beside those of the file. With
+    ``lenient``, a row that cannot answer a request is left out there and ``refused``; else it is an error.
     """
     values = _extended(path, ())
     add_code(values, use)
@@ -161,18 +162,18 @@ def read_comparison(
     except ValidationError as error:
         raise FedUnlearnError(f"{path}: {first_problem(error, Plan)}") from None
     columns = _chosen(path, plan.columns, plan.show.columns) or {"": {}}
-    rows = _chosen(path, plan.methods, plan.show.rows)
-    if not rows:
+    table = _chosen(path, plan.methods, plan.show.rows) | {name: {} for name in rows}
+    if not table:
         raise FedUnlearnError(f"{path} compares nothing: add a table [methods.NAME] for each method")
     if scale is not None and scale not in plan.scale:
         hint = did_you_mean(scale, plan.scale) if plan.scale else "; it has none"
         raise FedUnlearnError(f"{path} has no scale {scale!r}{hint}")
     size = scale or next(iter(plan.scale), "")
     for name in only:
-        if name not in rows and name not in columns:
-            hint = did_you_mean(name, [*rows, *filter(None, columns)])
+        if name not in table and name not in columns:
+            hint = did_you_mean(name, [*table, *filter(None, columns)])
             raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}")
-    for place, part in [("columns", columns), ("methods", rows)]:
+    for place, part in [("columns", columns), ("methods", table)]:
         for name, changes in part.items():
             _refuse_own(changes, f"{path}, {place}.{name}")
     base = _merged({"name": named_after(path), **values}, plan.scale.get(size, {}))
@@ -183,8 +184,8 @@ def read_comparison(
         own = _sizes(changes.pop("scale", {}), plan, f"{path}, columns.{column}").get(size, {})
         asked = _merged(_merged(base, changes), own)
         found = {}
-        for row in _wanted(rows, only):
-            values = _merged(asked, {"method": row, **rows[row]})
+        for row in _wanted(table, only):
+            values = _merged(asked, {"method": row, **table[row]})
             try:
                 found[row] = _experiment(values, overrides, f"{path}, methods.{row}")
             except FedUnlearnError as error:
@@ -205,7 +206,7 @@ def read_comparison(
         first.name,
         experiments,
         tuple(range(first.seed, first.seed + (seeds or plan.seeds))),
-        tuple(rows),
+        tuple(table),
         tuple(columns),
         plan.grid,
         plan.paper,

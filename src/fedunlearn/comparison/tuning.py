@@ -83,7 +83,7 @@ def _tried(comparison: Comparison, column: str, row: str) -> tuple[str, Experime
     if not comparison.tried:
         return column, experiment
     for name, rows in comparison.tried.items():
-        if rows[row].backdoor.enabled == experiment.backdoor.enabled:
+        if row in rows and rows[row].backdoor.enabled == experiment.backdoor.enabled:
             return name, rows[row]
     like = "backdoored" if experiment.backdoor.enabled else "clean"
     raise FedUnlearnError(f"no trial serves column {column!r}: add one with {like} targets to grid.columns")
