@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedunlearn import FedUnlearnError, method
+from fedunlearn import FedUnlearnError, Status, method
 from fedunlearn.benchmark import (
     METHODS,
     Cell,
@@ -93,7 +93,7 @@ def test_results_say_what_a_cell_cost_and_what_the_audit_found(submission):
 def test_the_leaderboard_shows_what_is_stored(submission, small_protocol, tmp_path):
     results = gather(protocol(["fupga", "step-back"], submission.file), submission.runs)
     diverged = results.results[0].model_copy(
-        update={"method": "fupga", "status": "diverged", "verdict": None}
+        update={"method": "fupga", "status": Status.DIVERGED, "verdict": None}
     )
     write_results(
         tmp_path / "results.json", results.model_copy(update={"results": (*results.results, diverged)})
