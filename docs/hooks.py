@@ -154,6 +154,8 @@ def experiments() -> str:
         link = f"/{path.relative_to(ROOT).as_posix()}"
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         command, shown = "`compare`" if "methods" in values else "`run`", f"experiments/{path.name}"
+        if path.stem.startswith("benchmark"):
+            command = "`benchmark`"
         if "reproduction" in path.parts:
             command, shown = "" if path.stem == "protocol" else "`reproduce`", path.name
         lines.append(f"| [`{shown}`]({link}) | {command} | {sentence} |")
