@@ -74,8 +74,17 @@ def every_work(name: str) -> dict[str, Job]:
         "centre": params * 0.9,
         "anchor": params * 1.1,
         "fisher": params.square(),
+        "mask": params > 0,
+        "origin": params * 0.8,
     }
-    settings = {"clip": 1.0, "radius": 0.5 * float(params.norm()), "penalty": 10.0, "temperature": 2.0}
+    settings = {
+        "clip": 1.0,
+        "radius": 0.5 * float(params.norm()),
+        "penalty": 10.0,
+        "temperature": 2.0,
+        "margin": 5.0,
+        "proxies": 2,
+    }
     losses, steps, works = (
         [entry.name for entry in names if not entry.name.startswith("test")]
         for names in (registry.loss, registry.step, registry.work)
