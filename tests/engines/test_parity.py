@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 import torch
@@ -67,7 +68,8 @@ def held(name: str, kind: str) -> dict[str, ClientData]:
 
 
 def every_work(name: str) -> dict[str, Job]:
-    """A job for each loss with each step rule, for each work of a method, and for measuring."""
+    """Jobs for each loss with plain steps and one other rule, for each rule with the task's own loss, for each
+    work of a method, and for measuring."""
     params = flatten(network(name))
     arrays = {
         "teacher": params * 0.5,
@@ -89,10 +91,11 @@ def every_work(name: str) -> dict[str, Job]:
         [entry.name for entry in names if not entry.name.startswith("test")]
         for names in (registry.loss, registry.step, registry.work)
     )
+    pairs = {(loss, "plain") for loss in losses} | {("task", step) for step in steps}
+    pairs |= set(zip(losses, cycle(step for step in steps if step != "plain"), strict=False))
     jobs = {
         f"train {loss}, {step}": train(params, loss, step, arrays=arrays, **settings)
-        for loss in losses
-        for step in steps
+        for loss, step in sorted(pairs)
     }
     return jobs | {work: Job(work, params, buffers={}) for work in ("measure", *works)}
 

@@ -66,8 +66,8 @@ def nameless_file() -> IO[bytes]:
         return tempfile.TemporaryFile(prefix="fedunlearn-")
     except OSError as error:
         raise FedUnlearnError(
-            f"displacements of more than {most_in_memory() / 1e9:.1f} GB need a temporary file, and none can be "
-            f"made ({error}): set TMPDIR to a folder on a disk with room for them"
+            f"displacements of more than {most_in_memory() / 1e9:.1f} GB need a temporary file, and none can "
+            f"be made ({error}): set TMPDIR to a folder on a disk with room for them"
         ) from error
 
 
