@@ -550,7 +550,7 @@ SAMPLE = [
     for column, what in enumerate(CHAOS)
     if (row // 2 + column) % 4 == 0
 ]
-"""A quarter of all pairs, in one stage each: every method meets four kinds or more, every kind seven methods."""
+"""A quarter of all pairs, each in one stage: every method meets four kinds, every kind seven methods."""
 
 
 @pytest.mark.parametrize(("what", "name", "after"), SAMPLE)

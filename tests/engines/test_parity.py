@@ -68,8 +68,7 @@ def held(name: str, kind: str) -> dict[str, ClientData]:
 
 
 def every_work(name: str) -> dict[str, Job]:
-    """Jobs for each loss with plain steps and one other rule, for each rule with the task's own loss, for each
-    work of a method, and for measuring."""
+    """A job for each loss with plain steps and with another rule, for each rule, each work, and measuring."""
     params = flatten(network(name))
     arrays = {
         "teacher": params * 0.5,
