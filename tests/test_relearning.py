@@ -198,6 +198,9 @@ batch_size = 20
 [pretraining]
 rounds = 2
 lr = 0.1
+[unlearning]
+rounds = 2
+lr = 0.01
 [recovery]
 rounds = 1
 lr = 0.02
