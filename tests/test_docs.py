@@ -17,7 +17,7 @@ from children import command, script
 from typer.main import get_command
 
 import fedunlearn
-from fedunlearn import erasure, evidence, maths
+from fedunlearn import benchmark, erasure, evidence, maths
 from fedunlearn.cli.commands import UsageProblem, app
 from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.experiment import Experiment, prepare, read
@@ -175,7 +175,13 @@ def test_links_lead_to_files_of_the_repository(page: Path):
 
 @pytest.mark.parametrize(
     ("page", "package"),
-    [("fedunlearn", fedunlearn), ("maths", maths), ("evidence", evidence), ("erasure", erasure)],
+    [
+        ("fedunlearn", fedunlearn),
+        ("maths", maths),
+        ("evidence", evidence),
+        ("erasure", erasure),
+        ("benchmark", benchmark),
+    ],
 )
 def test_the_reference_shows_every_public_name(page: str, package: Any):
     text = (ROOT / "docs" / "api" / f"{page}.md").read_text()

@@ -110,7 +110,10 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
             "sisa needs slice, and this experiment has none: set slices = 2 in [pretraining]",
         ),
         ({"method": "knot", "pretraining": {"clusters": 2, "slices": 2}}, "knot needs cluster"),
-        ({"pretraining": {"slices": 2, "history": ["norms"]}}, "its slices and no other history: remove one"),
+        (
+            {"pretraining": {"slices": 2, "history": ["norms"]}},
+            "its slices and no other history: remove slices or history",
+        ),
         (
             {"pretraining": {"clusters": 2, "slices": 3}},
             "4 clients cannot form 3 slices in each of 2 clusters: lower slices or clusters",
@@ -128,7 +131,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ({"use": [3]}, "use = 3: a file is named by a string"),
         ({"checkpoint": "nowhere"}, "nowhere: No such file"),
         ({"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
-        ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "no other history: remove one"),
+        ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "remove clusters or history from"),
         (
             {"pretraining": {"clusters": 5}},
             "4 clients cannot form 5 clusters: set clusters in [pretraining] to 4 at most",

@@ -11,8 +11,8 @@ from fedunlearn import ForgettingFailed, Guards, Schedule, Sequential, Server, f
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.experiment.settings import GuardsPlan, setting_names
 from fedunlearn.record import read_outcome
+from fedunlearn.report import read_run
 from fedunlearn.report.conclusions import verdict
-from fedunlearn.report.runs import read_run
 
 SHORT = Schedule(2, 0.02, 1, 0.02)
 

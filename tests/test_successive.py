@@ -40,7 +40,7 @@ from fedunlearn.record import (
 from fedunlearn.report import collect, read_run, verdict, write_markdown_page, write_report
 from fedunlearn.report.description import request
 from fedunlearn.report.summary import costs, summarise
-from fedunlearn.trackers import Point, Tracking
+from fedunlearn.trackers.tracking import Point, Tracking
 
 SMALL = {
     "name": "small",

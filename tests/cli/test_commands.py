@@ -99,7 +99,8 @@ def test_data_get_of_what_is_here_loads_nothing(here):
     assert here("data", "get", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
 
 
-def test_data_get_without_network_says_so(refused_here, tmp_path):
+def test_data_get_without_network_says_so(refused_here, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedunlearn.data.download.RETRIES", 0)  # before each it waits for seconds
     sentence = refused_here(
         "data", "get", "mnist", FEDUNLEARN_DATA=str(tmp_path), https_proxy="http://127.0.0.1:9", no_proxy=""
     )

@@ -1,27 +1,24 @@
-"""The demo keeps its promise with the settings it ships with."""
+"""The command ``demo``; that it keeps its promise is tested with the wheel, in its whole length."""
 
 from __future__ import annotations
 
 import pytest
+from demo import check_promise
 
+from fedunlearn import experiment
 from fedunlearn.report import read_run
 
-
-def check_promise(folder):
-    start, unlearned, recovered = read_run(folder).stages.values()
-    assert start["asr"] >= 0.70
-    assert unlearned["asr"] <= 0.02
-    assert recovered["asr"] <= 0.08
-    assert recovered["r_acc"] >= start["r_acc"] - 0.01
+SHORT = ["pretraining.rounds=2", "unlearning.rounds=1", "recovery.rounds=1"]
 
 
-def test_demo(here, tmp_path):
+def test_demo(here, tmp_path, monkeypatch):
+    whole = experiment.read
+    monkeypatch.setattr(experiment, "read", lambda path, overrides: whole(path, [*overrides, *SHORT]))
     (tmp_path / "runs/demo").mkdir(parents=True)
     (tmp_path / "runs/demo/mine.txt").write_text("not a run")
     result = here("demo")
     assert result.returncode == 0, result.stderr
-    folder = tmp_path / "runs/demo-2"
-    check_promise(folder)
+    assert [*read_run(tmp_path / "runs/demo-2").stages] == ["ω⁰", "unlearned", "post-trained"]
     for words in ("ω⁰", "The backdoor of client-", "runs/demo-2/curves.png"):
         assert words in result.stdout
     assert [path.name for path in (tmp_path / "runs/demo").iterdir()] == ["mine.txt"]
@@ -29,7 +26,7 @@ def test_demo(here, tmp_path):
 
 @pytest.mark.paper
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_demo_of_other_seeds(here, tmp_path, seed):
+def test_the_demo_keeps_its_promise(here, tmp_path, seed):
     result = here("demo", "--seed", seed, "--out", "demo")
     assert result.returncode == 0, result.stderr
     check_promise(tmp_path / "demo")

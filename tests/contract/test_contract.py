@@ -273,6 +273,9 @@ def test_what_is_declared_is_enough(name):
     assert torch.equal(unlearn(phases(name), bare, federation).params, rich.params)
 
 
+SOURCE = "(paper|abstract|summaries|public code|paper's code|its code|ours)"
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_describes_itself(name):
     about = method.entry(name).about
@@ -280,9 +283,7 @@ def test_a_method_describes_itself(name):
     assert about["paper"]
     assert about["online"]
     if about["paper"] != "-":
-        assert re.fullmatch(
-            r"(paper|abstract|summaries|public code|paper's code|ours| and |its code)+", about["source"]
-        )
+        assert re.fullmatch(rf"{SOURCE}((, {SOURCE})* and {SOURCE})?", about["source"])
 
 
 def test_the_closed_form_federation_has_room_for_every_method():

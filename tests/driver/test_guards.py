@@ -462,7 +462,7 @@ def test_what_guards_did_is_counted_by_codes_that_name_nobody(code):
     assert run(CODES[code], guards=None)[0].guards is None
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(30))
 def test_post_training_never_returns_whatever_a_client_sends(seed):
     """The server projects updates itself, so that a client cannot claim to have done it."""
     draw = generator("liar", seed)
@@ -544,9 +544,16 @@ def survive(name: str, what: str, who: str, after: int, schedule: Schedule) -> N
         assert outcome.guards[UNUSABLE[what]] == federation.cheats
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("what", CHAOS)
-@pytest.mark.parametrize("after", [0, 2], ids=["unlearning", "post-training"])
+SAMPLE = [
+    pytest.param(what, name, 2 * ((row + column // 4) % 2), id=f"{what}-{name}")
+    for row, name in enumerate(METHODS)
+    for column, what in enumerate(CHAOS)
+    if (row // 2 + column) % 4 == 0
+]
+"""A quarter of all pairs, each in one stage: every method meets four kinds, every kind seven methods."""
+
+
+@pytest.mark.parametrize(("what", "name", "after"), SAMPLE)
 def test_no_bad_update_breaks_a_method(what, name, after):
     for who in (TARGET, BAD):
         survive(name, what, who, after, Schedule(2, 0.05, 2, 0.05))

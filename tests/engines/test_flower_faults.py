@@ -242,8 +242,9 @@ def test_a_node_that_is_gone_is_waited_for_once_and_not_in_every_round():
     assert time.monotonic() - began < 2
 
 
-def test_a_node_that_comes_back_in_time_gets_its_job_and_nothing_changes(expected, tmp_path):
+def test_a_node_that_comes_back_in_time_gets_its_job_and_nothing_changes(expected, tmp_path, monkeypatch):
     """It disappears before its job in every third listing, and is back a little later."""
+    monkeypatch.setattr("fedunlearn.engines.flower.federation.LISTING", 0.05)
     nodes = grid(served(NAME))
     model = network(NAME)
     federation = flower.connect(nodes, model, clients=5, patience=flower.Patience(5.0, 5.0))

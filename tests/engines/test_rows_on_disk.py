@@ -84,6 +84,47 @@ def test_a_full_disk_is_one_sentence(no_memory, monkeypatch, make):
         make()
 
 
+@pytest.mark.parametrize("make", [lambda: rows.empty(3, MEGABYTE), lambda: _taken()])
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(no_memory, monkeypatch, make):
+    monkeypatch.setattr("tempfile.tempdir", str(no_memory / "missing"))
+    with pytest.raises(FedUnlearnError, match=r"need a temporary file, and none can .*No such.*: set TMPDIR"):
+        make()
+
+
+def test_what_fits_into_memory_needs_no_folder_and_workers_see_what_later_goes_to_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "later"))
+    data, model = holdings("mlp"), network("mlp")
+    jobs = dict.fromkeys(data, train(flatten(model)))
+    with Parallel(model, data, workers=2) as parallel:
+        expected = parallel.exchange(jobs).matrix()
+        assert parallel._memory.files == 1
+        (tmp_path / "later").mkdir()
+        monkeypatch.setattr(rows, "most_in_memory", lambda: 0)
+        assert torch.equal(parallel.exchange(jobs).matrix(), expected)
+        assert parallel._memory.files == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limits"),
+    [
+        ("0::/", {"memory.max": "1000"}, [1000]),
+        ("0::/", {"memory.max": "max"}, []),
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "2000"}, [2000]),
+        ("0::/of/the/host", {"memory.max": "1000"}, [1000]),
+        ("3:cpu:/x\n4:memory:/x", {"memory/x/memory.limit_in_bytes": "3000"}, [3000]),
+        ("", {}, []),
+        (None, {}, []),
+    ],
+    ids=["2", "2, none", "2, of a parent", "2, seen from inside", "1", "none", "no Linux"],
+)
+def test_the_limit_of_a_container_counts(groups, files, limits, tmp_path):
+    found = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (found | ({} if groups is None else {"proc/self/cgroup": groups})).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert rows.container_limits(tmp_path) == limits
+
+
 def _taken() -> object:
     return SharedMemory().take((torch.float32, (3, 1 << 18)))
 

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -241,7 +242,9 @@ def test_a_worker_without_memory_is_one_sentence(exhaust):
 def test_workers_that_cannot_be_started_are_one_sentence():
     pool = WorkerPool(3, lambda task: {})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 3, hard))
+    taken = {*map(int, os.listdir("/proc/self/fd"))}  # with gaps, which the next files fill
+    third = next(islice((number for number in count() if number not in taken), 2, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (third, hard))
     try:
         with pytest.raises(
             FedUnlearnError,

@@ -243,7 +243,7 @@ def test_an_undamaged_desk_is_read(desks, tmp_path):
 
 
 def test_damage_to_a_desk_is_noticed(desks, tmp_path):
-    assert damage(desks, tmp_path, 1, 0.06)["refused"] > 60
+    assert damage(desks, tmp_path, 1, 0.03)["refused"] > 30
 
 
 @pytest.mark.chaos

@@ -112,7 +112,7 @@ def kill_at_random(new: Path, whole: dict[str, bytes], place: Path, kills: int) 
 
 
 def test_an_answer_that_is_killed_at_a_random_time_ends_in_the_same_bytes(new, whole, tmp_path):
-    kill_at_random(new, whole, tmp_path, 20)
+    kill_at_random(new, whole, tmp_path, 10)
 
 
 @pytest.mark.chaos

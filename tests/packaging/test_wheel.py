@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from demo import check_promise
 
 pytestmark = pytest.mark.wheel
 
@@ -90,3 +91,4 @@ def test_the_demo_runs_with_the_extras(core: Environment, wheel: Path) -> None:
     result = core.run("fedunlearn", "demo", "--out", "demo")
     assert result.returncode == 0, result.stderr
     assert (core.home / "demo" / "report.html").stat().st_size > 10_000
+    check_promise(core.home / "demo")

@@ -360,7 +360,7 @@ def test_a_specimen_wears_the_trigger_of_the_experiment():
 
 def test_each_method_looks_like_no_other_and_the_same_everywhere():
     assert {entry.name for entry in method} <= set(style.NAMES)
-    rows = [*style.NAMES, "mine", "yours"]
+    rows = [*style.NAMES, *(f"mine-{number}" for number in range(64 - len(style.NAMES)))]
     looks = [style.style(row, rows) for row in rows]
     assert len({(of.colour, of.marker) for of in looks}) == len(rows)
     first = looks[:8]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -135,12 +135,14 @@ def test_a_marker_that_means_nothing_is_refused(one_run):
         part("clams laptop", one_run)
 
 
-def test_one_command_renews_the_page(tmp_path):
+def test_one_command_renews_the_page(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     save(load(DOCS / "results/paper.json"), tmp_path / "results/paper.json")
     page = tmp_path / "results.md"
     page.write_text("# Mine\n\n<!-- begin overview paper fmnist -->\n<!-- end -->\n")
-    subprocess.run([sys.executable, "-m", "fedunlearn.reproduction.results_page", page], check=True)
+    monkeypatch.setattr(sys, "argv", ["results_page", str(page)])
+    monkeypatch.delitem(sys.modules, "fedunlearn.reproduction.results_page")
+    runpy.run_module("fedunlearn.reproduction.results_page", run_name="__main__")
     assert "| fedosd² |" in page.read_text()
     assert (tmp_path / "figures/results.svg").read_text().startswith("<?xml")
     assert [path.name for path in (tmp_path / "figures").iterdir()] == ["results.svg"]

@@ -35,6 +35,7 @@ from . import data as holdings
 from .data import AUDITED, ClientData, Data, Examples
 from .outputs import Outputs, distance, outputs, probe
 from .perceptron import fused
+from .placement import Placement
 
 EVALUATION_BATCH = 200
 
@@ -62,7 +63,7 @@ class Learner:
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
         self._precision = precision
-        self._layout: torch.memory_format | None = None
+        self._placed = Placement(self._module, self._device, self._params.dtype)
         if precision == "bf16":
             # Losses take logarithms, which the few digits of bfloat16 would spoil.
             self._module.register_forward_hook(
@@ -223,14 +224,6 @@ class Learner:
         for batch in holdings.batches(data, size):
             yield self._placed(batch)
 
-    def _placed(self, batch: Batch) -> Batch:
-        placed = holdings.moved(batch, self._device, self._params.dtype)
-        if isinstance(batch, tuple | list) and len(placed) == 2:
-            x, y = placed
-            whole = isinstance(y, Tensor) and not (y.is_floating_point() or y.dtype == torch.bool)
-            return Examples(self._input(x), y.long() if whole else y)
-        return placed
-
     def _measure(self, sets: Mapping[str, Data]) -> Statistics:
         """Sums of losses and scores of each evaluation set, with their counts."""
         self._module.eval()
@@ -343,23 +336,3 @@ class Learner:
         return (
             nullcontext() if self._precision == "fp32" else torch.autocast(self._device.type, torch.bfloat16)
         )
-
-    def _input(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor) or x.ndim != 4:
-            return x
-        if self._layout is None:
-            self._layout = self._fastest_layout(x.shape[1:])
-        return x.to(memory_format=self._layout)
-
-    def _fastest_layout(self, shape: torch.Size) -> torch.memory_format:
-        """Channels-last makes convolutions faster, but a model that calls ``view`` cannot read it."""
-        if not any(isinstance(layer, nn.Conv2d) for layer in self._module.modules()):
-            return torch.preserve_format
-        trial, x = copy.deepcopy(self._module), torch.zeros(2, *shape, device=self._device)
-        try:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                for training in (True, False):
-                    trial.train(training)(x.to(memory_format=torch.channels_last))
-        except (RuntimeError, ValueError):
-            return torch.contiguous_format
-        return torch.channels_last

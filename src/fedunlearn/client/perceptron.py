@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -55,7 +56,6 @@ class Perceptron:
     def __init__(self, model: nn.Sequential, flatten: bool) -> None:
         self._model, self._flatten = model, flatten
         self._layers = [(layer.weight, layer.bias) for layer in model if isinstance(layer, nn.Linear)]
-        self._agreeing: dict[int, bool] = {}
 
     def backward(self, criterion: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Adds gradients of the criterion to the ``grad`` of the parameters, which must be there.
@@ -111,34 +111,11 @@ class Perceptron:
 
         That depends on the matrix library and the processor; a trial finds out.
         """
-        if torch.get_num_threads() > 1:
-            return False
-        if size not in self._agreeing:
-            self._agreeing[size] = size <= ROWS and self._try(size)
-        return self._agreeing[size]
-
-    def _try(self, size: int) -> bool:
-        random = generator("rows of a product")
-        # Where a row begins in memory can matter, so odd steps lead to beginnings of all kinds.
-        step = (ROWS - size) // TRIALS | 1
-        parts = [slice(start, start + size) for start in (*range(0, ROWS - size, step), ROWS - size)]
-        with torch.inference_mode():
-            for layer, _ in self._layers:
-                weight, entering, leaving = (
-                    torch.randn(shape, generator=random, dtype=layer.dtype)
-                    for shape in (layer.shape, (ROWS, layer.shape[1]), (ROWS, layer.shape[0]))
-                )
-                bias, backward = leaving[0].clone(), leaving @ weight
-                forward = torch.addmm(bias, entering, weight.T)
-                for part in parts:
-                    x, slope = entering[part].clone(), leaving[part].clone()
-                    if not (
-                        torch.equal(torch.addmm(bias, x, weight.T), forward[part])
-                        and torch.equal(slope @ weight, backward[part])
-                        and torch.equal(slope.T @ x, leaving[part].T @ entering[part])
-                    ):
-                        return False
-        return True
+        return (
+            torch.get_num_threads() == 1
+            and size <= ROWS
+            and all(_agree(weight.shape, weight.dtype, size) for weight, _ in self._layers)
+        )
 
     def _forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """What enters each layer, and the output."""
@@ -161,6 +138,31 @@ class Perceptron:
         assert weight.grad is not None and bias.grad is not None
         bias.grad.add_(slope.sum(0))
         weight.grad.addmm_(slope.T, x)
+
+
+@cache
+def _agree(shape: torch.Size, dtype: torch.dtype, size: int) -> bool:
+    """The trial of one layer: once for a process, because it costs more than a round of small clients."""
+    random = generator("rows of a product")
+    # Where a row begins in memory can matter, so odd steps lead to beginnings of all kinds.
+    step = (ROWS - size) // TRIALS | 1
+    parts = [slice(start, start + size) for start in (*range(0, ROWS - size, step), ROWS - size)]
+    with torch.inference_mode():
+        weight, entering, leaving = (
+            torch.randn(each, generator=random, dtype=dtype)
+            for each in (shape, (ROWS, shape[1]), (ROWS, shape[0]))
+        )
+        bias, backward = leaving[0].clone(), leaving @ weight
+        forward = torch.addmm(bias, entering, weight.T)
+        for part in parts:
+            x, slope = entering[part].clone(), leaving[part].clone()
+            if not (
+                torch.equal(torch.addmm(bias, x, weight.T), forward[part])
+                and torch.equal(slope @ weight, backward[part])
+                and torch.equal(slope.T @ x, leaving[part].T @ entering[part])
+            ):
+                return False
+    return True
 
 
 def differentiated(

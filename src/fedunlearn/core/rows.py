@@ -5,7 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import IO
 
 import torch
@@ -17,11 +19,33 @@ from .errors import FedUnlearnError
 
 @cache
 def most_in_memory() -> int:
-    """Bytes of displacements that stay in memory: a quarter of what the machine has."""
+    """Bytes of displacements that stay in memory: a quarter of what the machine or its container has."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows tells neither.
-        return 4 << 30
+        physical = 16 << 30
+    return min([physical, *container_limits()]) // 4
+
+
+def container_limits(system: Path = Path("/")) -> list[int]:
+    """The memory limits of the control groups, version 1 or 2, that this process is in."""
+    limits = []
+    with suppress(OSError, ValueError):
+        for line in (system / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                root, name = system / "sys/fs/cgroup", "memory.max"
+            elif "memory" in controllers.split(","):
+                root, name = system / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            else:
+                continue
+            place = root / group.lstrip("/")
+            for folder in (place, *place.parents):
+                with suppress(OSError, ValueError):  # the word "max", or a group outside of the container
+                    limits.append(int((folder / name).read_text()))
+                if folder == root:
+                    break
+    return limits
 
 
 def empty(rows: int, like: Tensor) -> Tensor:
@@ -38,7 +62,13 @@ def empty(rows: int, like: Tensor) -> Tensor:
 
 def nameless_file() -> IO[bytes]:
     """A file in the folder for temporary files that the system removes with the last process that uses it."""
-    return tempfile.TemporaryFile(prefix="fedunlearn-")
+    try:
+        return tempfile.TemporaryFile(prefix="fedunlearn-")
+    except OSError as error:
+        raise FedUnlearnError(
+            f"displacements of more than {most_in_memory() / 1e9:.1f} GB need a temporary file, and none can "
+            f"be made ({error}): set TMPDIR to a folder on a disk with room for them"
+        ) from error
 
 
 def allocate(file: int, size: int) -> None:

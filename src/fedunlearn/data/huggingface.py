@@ -39,9 +39,10 @@ def clients(
     """The clients that partitions make, as ``Server`` and ``simulate`` take them.
 
     ``partitions`` are data sets by client, or a partitioner of ``flwr_datasets`` that has its data set; its
-    partitions become ``client-0``, ``client-1`` and so on. ``test`` and ``audit`` are the shares of each
-    client's examples that are not trained on, drawn by the seed: its evaluation sets of these names.
-    ``columns`` and ``transform`` are those of ``examples``.
+    partitions become ``client-0``, ``client-1`` and so on, or ``client-00``, ``client-01`` and so on from 11
+    partitions on. ``test`` and ``audit`` are the shares of each client's examples that are not trained on,
+    drawn by the seed: its evaluation sets of these names. ``columns`` and ``transform`` are those of
+    ``examples``.
     """
     for name, share in {"test": test, "audit": audit}.items():
         if not 0 <= share < 1:

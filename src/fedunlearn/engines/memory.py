@@ -36,12 +36,17 @@ class Place(NamedTuple):
 class SharedMemory:
     """Files without a name, which the system removes when the last process that has them open ends.
 
-    One lies in memory; the other one, on disk, is for what would take too much of it. The owner takes room
-    for tensors. Room is reused once nothing refers to its tensors any more, not even a view of one.
+    One lies in memory; the other one, on disk, is made when something would take too much of it. The owner
+    takes room for tensors. Room is reused once nothing refers to its tensors any more, not even a view.
     """
 
     def __init__(self) -> None:
-        self._files = (_File(os.memfd_create("fedunlearn")), _File(_on_disk(), disk=True))
+        self._files = [_File(os.memfd_create("fedunlearn"))]
+
+    @property
+    def files(self) -> int:
+        """How many files there are; a child sees those that were there when it started."""
+        return len(self._files)
 
     def take(self, *tensors: tuple[torch.dtype, Sequence[int]]) -> list[tuple[Place, Tensor]]:
         """Room for tensors of these types and shapes, side by side; their values are undefined."""
@@ -50,6 +55,8 @@ class SharedMemory:
             ends.append(_up(ends[-1] + prod(shape) * dtype.itemsize, ALIGNMENT))
         size = _up(ends[-1], mmap.ALLOCATIONGRANULARITY)
         number = int(size > rows.most_in_memory())
+        if number == len(self._files):
+            self._files.append(_File(_on_disk(), disk=True))
         start, region = self._files[number].take(size)
         return [
             (

@@ -41,9 +41,10 @@ class Parallel:
     """A federation in worker processes; leave it through ``with``, or ``close`` it.
 
     Workers know what this process knew when they started: its model, its data, its registered losses, step
-    rules and works (they restart when another is registered). Torch's random numbers follow the job; those
-    that a model draws elsewhere, from numpy for instance, depend on who trains which client. A reply lies in
-    memory that is used again when nothing in this process refers to it.
+    rules and works (they restart when another is registered, and when displacements first go to disk).
+    Torch's random numbers follow the job; those that a model draws elsewhere, from numpy for instance, depend
+    on who trains which client. A reply lies in memory that is used again when nothing in this process refers
+    to it.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Parallel:
             min(workers, len(self._data)), _Clients(self._learner, self._data, self._memory)
         )
         self._workers = min(workers, len(self._data))
-        self._registered: set[str] = set()
+        self._known: tuple[set[str], int] = set(), 0
 
     def __enter__(self) -> Parallel:
         return self
@@ -139,10 +140,11 @@ class Parallel:
         return sum(holdings.size(data) for data in sets)
 
     def _do(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Result]:
-        known = {entry.name for names in (registry.loss, registry.step, registry.work) for entry in names}
-        if known != self._registered:
+        names = {entry.name for names in (registry.loss, registry.step, registry.work) for entry in names}
+        known = names, self._memory.files
+        if known != self._known:
             self._pool.close()
-            self._registered = known
+            self._known = known
         return self._pool.run(messages, sizes)
 
 

@@ -165,12 +165,11 @@ def _check_needs(experiment: Experiment) -> None:
     plan, name = experiment.pretraining, experiment.method
     require_kinds(plan.history)
     if plan.history and plan.clusters * plan.slices > 1:
-        what = (
-            "sliced pre-training records its slices"
-            if plan.slices > 1
-            else ("clustered pre-training records its clusters")
+        key, how = ("slices", "sliced") if plan.slices > 1 else ("clusters", "clustered")
+        raise FedUnlearnError(
+            f"{how} pre-training records its {key} and no other history: remove {key} or history from "
+            "[pretraining]"
         )
-        raise FedUnlearnError(f"a {what} and no other history: remove one")
     if plan.slices > 1 and plan.clusters * plan.slices > experiment.data.clients:
         raise FedUnlearnError(
             f"{experiment.data.clients} clients cannot form {plan.slices} slices in each of {plan.clusters} "

@@ -77,7 +77,7 @@ def sparse(request: Request, layers: list[str], density: float) -> Tensor:
 @method(
     "fused",
     paper="Zhong et al., CVPR 2025",
-    source="abstract and summaries and paper's code",
+    source="abstract, summaries and paper's code",
     summary="freezes the model and trains sparse adapters on its critical layers without the targets",
     online="retained",
 )

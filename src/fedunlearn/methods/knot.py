@@ -10,10 +10,8 @@ import torch
 
 from ..core import (
     ClientId,
-    FedUnlearnError,
     History,
     Phase,
-    Replies,
     Request,
     Round,
     Stage,
@@ -24,6 +22,7 @@ from ..core import (
 )
 from ..core.registry import method
 from .fedavg import Pretraining
+from .groups import averaged, mean_of, recorded_rows, require_separable
 from .schedule import Schedule
 
 PREFIX = "cluster-"
@@ -44,11 +43,7 @@ class ClusteredPretraining(Pretraining):
     clusters: int = 5
 
     def start(self, request: Request, state: State) -> State:
-        if any(buffer.is_floating_point() for buffer in state.buffers.values()):
-            raise FedUnlearnError(
-                "clusters share the model's buffers (BatchNorm statistics), so exact unlearning is "
-                "impossible: use a model without such buffers"
-            )
+        require_separable(state, "clusters")
         member = clusters(request.clients, self.clusters)
         models = dict.fromkeys(member.values(), state.params)
         rows = {client: torch.tensor(int(name.removeprefix(PREFIX))) for client, name in member.items()}
@@ -104,9 +99,8 @@ class ClusterRetraining(Phase):
 
 
 def _members(request: Request) -> dict[ClientId, str]:
-    """The pre-training cluster of each current client; a virtual client has the cluster of its real one."""
-    real = {client: client.partition("#")[0] for client in request.clients}
-    return {c: f"{PREFIX}{int(request.history.of('member', name))}" for c, name in real.items()}
+    """The pre-training cluster of each current client."""
+    return {client: f"{PREFIX}{int(row)}" for client, row in recorded_rows(request, "member").items()}
 
 
 def _kept(request: Request, member: Mapping[ClientId, str]) -> dict[str, Vector]:
@@ -117,19 +111,6 @@ def _kept(request: Request, member: Mapping[ClientId, str]) -> dict[str, Vector]
 
 def _models(memory: Mapping[str, Vector]) -> dict[str, Vector]:
     return {name: model for name, model in memory.items() if name.startswith(PREFIX)}
-
-
-def averaged(
-    models: Mapping[str, Vector], replies: Replies, member: Mapping[ClientId, str]
-) -> dict[str, Vector]:
-    """Each cluster's model after the updates of its members."""
-    own = {name: replies.of(c for c in replies if member[c] == name) for name in models}
-    return {name: model - own[name].average() if own[name] else model for name, model in models.items()}
-
-
-def mean_of(models: Mapping[str, Vector]) -> Vector:
-    """The model that is served: the plain mean of those of the clusters."""
-    return torch.stack([models[name] for name in sorted(models)]).mean(0)
 
 
 @method(

@@ -10,7 +10,6 @@ import torch
 
 from ..core import (
     ClientId,
-    FedUnlearnError,
     History,
     Phase,
     Request,
@@ -24,7 +23,7 @@ from ..core import (
 )
 from ..core.registry import method
 from .fedavg import Pretraining
-from .knot import averaged, mean_of
+from .groups import averaged, mean_of, recorded_rows, require_separable
 from .schedule import Schedule
 
 Place = tuple[str, int]
@@ -62,11 +61,7 @@ class SlicedPretraining(Pretraining):
         require(self.rounds >= self.slices, "rounds", self.rounds, f"{self.slices} or more, one for a slice")
 
     def start(self, request: Request, state: State) -> State:
-        if any(buffer.is_floating_point() for buffer in state.buffers.values()):
-            raise FedUnlearnError(
-                "shards share the model's buffers (BatchNorm statistics), so exact unlearning is impossible: "
-                "use a model without such buffers"
-            )
+        require_separable(state, "shards")
         where = places(request.clients, self.shards, self.slices)
         rows = {client: torch.tensor([int(name[6:]), slice]) for client, (name, slice) in where.items()}
         decays = torch.ones(self.slices, dtype=torch.float64)
@@ -121,8 +116,8 @@ class SliceRetraining(Phase):
 
 
 def _places(request: Request) -> dict[ClientId, Place]:
-    """Where each current client was in pre-training; a virtual client is where its real one is."""
-    rows = {client: request.history.of("slice", client.partition("#")[0]) for client in request.clients}
+    """Where each current client was in pre-training."""
+    rows = recorded_rows(request, "slice")
     return {client: (f"slice-{int(row[0])}", int(row[1])) for client, row in rows.items()}
 
 

@@ -3,11 +3,12 @@
 from .audits import evidence_tables
 from .conclusions import verdict
 from .evidence import RunEvidence, read_evidence
+from .folders import collect, read_run
 from .html import write_report
 from .html.leaderboard import write_leaderboard
 from .leaderboard import leaderboard_tables
 from .markdown_page import write_markdown_page
-from .runs import Collection, Run, collect, read_run
+from .runs import Collection, Run
 from .tables import comparison_tables, markdown, round_table, stage_table
 
 __all__ = [

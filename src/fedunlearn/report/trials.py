@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..core import FedUnlearnError, Metrics
-from .runs import read_run
+from .folders import read_run
 
 
 def score(trial: Path) -> float | None:

@@ -17,7 +17,8 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from ..core import FedUnlearnError, Metrics, Status
 from ..experiment import check
 from ..record import RECOVERY_HINT, public, read_json, write
-from ..report.runs import Collection, Run, collect
+from ..report.folders import collect
+from ..report.runs import Collection, Run
 from ..report.trials import score, unmeasured
 
 FORMAT = "fedunlearn results 2"

@@ -55,12 +55,13 @@ def style(row: str, rows: Iterable[str] = ()) -> Style:
     known = [*NAMES, *sorted(set(rows) - NAMES.keys())]
     number = known.index(row)
     turn = number // len(PALETTE)
-    # Shift the colours in each turn, so that no variant of FedOSD (second turn) has its colour.
+    # Shift the colours in each turn, so that no variant of FedOSD (second turn) has its colour. The shift of
+    # the markers differs from that of the colours by another number in each of eight turns.
     return Style(
         NAMES.get(row, row),
         PALETTE[(number + turn) % len(PALETTE)],
         DASHES[(number - 1) % len(DASHES)] if number else "-",
-        MARKERS[(number + 3 * turn) % len(MARKERS)],
+        MARKERS[(number + 3 * turn + turn // 4) % len(MARKERS)],
     )
 
 
