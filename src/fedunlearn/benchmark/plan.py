@@ -18,7 +18,9 @@ from ..core.registry import method
 from ..experiment import Experiment, import_code, parse
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
+"""The file with requests, seeds and tuning budget."""
 METHODS = PROTOCOL.with_name("benchmark-methods.toml")
+"""The file with the methods of this release."""
 STANDARD = "retrain"
 """The row that time and work of all others are compared with; it is always run."""
 
