@@ -20,6 +20,7 @@ from fedunlearn.benchmark import (
     write_results,
 )
 from fedunlearn.benchmark.plan import registered_by
+from fedunlearn.benchmark.stored import digest
 from fedunlearn.comparison import read_comparison
 from fedunlearn.record import read_json
 from fedunlearn.report import leaderboard_tables, write_leaderboard
@@ -203,10 +204,10 @@ def test_a_file_that_was_edited_is_refused(submission, tmp_path, change, told):
         read_results(edited(submission.results, tmp_path, change))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_a_file_that_holds_no_results_is_refused(tmp_path, content):
+@pytest.mark.parametrize(("content", "told"), [("{", "is not JSON"), ("[]", "holds no"), ("{}", "holds no")])
+def test_a_file_that_holds_no_results_is_refused(tmp_path, content, told):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(FedUnlearnError, match="holds no results"):
+    with pytest.raises(FedUnlearnError, match=told):
         read_results(tmp_path / "x.json")
 
 
@@ -227,11 +228,16 @@ def test_fewer_cells_than_asked_for_is_an_error(submission, tmp_path):
 
 
 def test_results_of_another_kind_of_machine_are_not_compared(submission, tmp_path):
-    def elsewhere(found):
-        for there in found["environments"].values():
-            there["cpu_capability"] = "abacus"
-
-    copy = edited(submission.results, tmp_path, elsewhere)
+    found = read_results(submission.results)
+    (there,) = found.environments.values()
+    abacus = {**there, "cpu_capability": "abacus"}
+    moved = [
+        cell.model_copy(update={"environment": digest(abacus)[:8]}) for cell in found.results if cell.ran
+    ]
+    copy = tmp_path / "x.json"
+    write_results(
+        copy, found.model_copy(update={"results": tuple(moved), "environments": {digest(abacus)[:8]: abacus}})
+    )
     with pytest.raises(FedUnlearnError, match=r"abacus.*check it on a machine of that kind"):
         list(check_results(copy, 1, tmp_path / "runs", unseen))
 
@@ -249,6 +255,22 @@ def test_files_that_contradict_each_other_are_refused(submission, tmp_path):
     other = changed(submission.results, tmp_path / "x.json", lambda row: {"r_acc": 0.5})
     with pytest.raises(FedUnlearnError, match=r"contradicts another file about .*/step-back"):
         merge([submission.results, other])
+
+
+def test_an_unknown_name_is_answered_with_a_near_one(small_protocol):
+    with pytest.raises(FedUnlearnError, match="no method or request 'clen'; did you mean 'clean'"):
+        protocol(["clen"])
+
+
+def test_a_method_that_does_not_say_what_it_was_read_from_is_refused(tmp_path):
+    (tmp_path / "silent.py").write_text(
+        "import fedunlearn as fu\n"
+        "@fu.method('silent', paper='-', summary='silent', online='retained')\n"
+        "def silent(schedule: fu.Schedule) -> tuple[fu.Phase, ...]:\n"
+        "    return (fu.Averaging(schedule.rounds, schedule.recover_lr),)\n"
+    )
+    with pytest.raises(FedUnlearnError, match="'silent' does not state its source"):
+        registered_by(tmp_path / "silent.py")
 
 
 def test_a_file_that_registers_nothing_is_refused(tmp_path):

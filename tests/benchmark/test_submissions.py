@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import runpy
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.benchmark import check_results, read_results
+from fedunlearn.benchmark.plan import requests, seeds
 from fedunlearn.data import where
 
 ROOT = Path(__file__).parents[2]
@@ -37,9 +39,13 @@ def again(path: Path, folder: Path) -> list[str]:
 @pytest.mark.parametrize("path", SUBMISSIONS, ids=lambda path: path.stem)
 def test_a_submission_is_as_it_was_written(path):
     found = read_results(path)
-    files = {about.file.name for about in found.methods.values() if about.file}
-    assert files == {f"{path.stem}.py"}
-    assert path.with_suffix(".py").exists()
+    own = {name: about.file for name, about in found.methods.items() if about.file}
+    assert {file.name for file in own.values()} == {f"{path.stem}.py"}
+    assert {file.sha256 for file in own.values()} == {
+        sha256(path.with_suffix(".py").read_bytes()).hexdigest()
+    }
+    cells = {(cell.method, cell.request, cell.seed) for cell in found.results if cell.method in own}
+    assert cells == {(name, request, seed) for name in own for request in requests() for seed in seeds()}
 
 
 @pytest.mark.submissions

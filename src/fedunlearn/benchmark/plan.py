@@ -14,7 +14,7 @@ from typing import Any
 
 from ..comparison import Comparison, Grid, read_comparison
 from ..core import FedUnlearnError
-from ..core.registry import method
+from ..core.registry import did_you_mean, method
 from ..experiment import Experiment, import_code, parse
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
@@ -37,6 +37,12 @@ def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: 
     one, it is not executed. A method that takes more rounds than the others is refused.
     """
     added = [] if submitted is None else registered_by(submitted, recorded)
+    known = {*requests(), *_whole().listed, *added}
+    for name in only:
+        if name not in known:
+            raise FedUnlearnError(
+                f"the benchmark has no method or request {name!r}{did_you_mean(name, known)}"
+            )
     wanted = [*only]
     if not {*only} - {*requests()}:  # no method is named
         wanted += added
@@ -71,6 +77,12 @@ def registered_by(file: Path, recorded: str = "") -> list[str]:
             f"{file} registers no new method: decorate a function with @fedunlearn.method(NAME, …), "
             "as docs/how-to/own-method.md shows"
         )
+    for name in added:
+        for key in ("paper", "source", "summary", "online"):
+            if not method.entry(name).about.get(key):
+                raise FedUnlearnError(
+                    f"{file}: method {name!r} does not state its {key}: add {key}=… to @method"
+                )
     return added
 
 

@@ -127,9 +127,13 @@ class Results(Part):
 def read_results(path: Path) -> Results:
     """Stored results that follow this protocol, and whose cells are as they were written."""
     try:
-        found = Results.model_validate_json(path.read_bytes())
+        found = Results.model_validate_json(json.dumps(json.loads(path.read_bytes())))
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FedUnlearnError(
+            f"{path} is not JSON ({error}): restore it, or run fedunlearn benchmark again"
+        ) from None
     except ValidationError as error:
         raise FedUnlearnError(
             f"{path} holds no results of the benchmark ({first_problem(error, Results)}): make them with "
@@ -156,8 +160,8 @@ def _problem(cell: Cell, among: Results) -> str:
         return f"has a learning rate of {cell.rate}, which is not in the grid"
     if cell.method not in REFERENCES and cell.method not in among.methods:
         return "has a method that the file does not describe"
-    if cell.ran and cell.environment not in among.environments:
-        return "has an environment that the file does not describe"
+    if cell.ran and digest(among.environments.get(cell.environment, {}))[:8] != cell.environment:
+        return "has an environment that the file does not describe, or that was changed"
     return ""
 
 

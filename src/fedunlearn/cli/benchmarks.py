@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import unescape
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,8 @@ def benchmark(
     results, page = folder / "results.json", folder / "leaderboard.html"
     write_results(results, gather(wanted, folder))
     write_leaderboard(results, page)
-    print_table(next(iter(leaderboard_tables(results).values())))
+    lines = next(iter(leaderboard_tables(results).values()))
+    print_table([[unescape(text) for text in line] for line in lines])
     for path in (results, page):
         out.print(str(path), soft_wrap=True)
 

@@ -108,7 +108,8 @@ class Display:
         self._begun += 1
         self._scores = {}
         self._estimate.begin()
-        label = f"{name} ({self._begun} of {len(self._names)})" if name else ""
+        count = f" ({self._begun} of {len(self._names)})" if self._names else ""
+        label = f"{name}{count}" if name else ""
         if self._bars is None:
             if name:
                 self._print(label)

@@ -64,7 +64,12 @@ def _lede(board: Board) -> str:
     best = rows[0][1][0] if rows else None
     if best is None or best.value is None:
         return "No cell can be ranked: the audit finds the target in no ω⁰."
-    first = [name for name, cells in rows if cells[0].value == best.value]
+    accuracy = next((n for n, column in enumerate(columns(board)) if column.key == "r_acc"), None)
+    first = [
+        name if accuracy is None else f"{name} (R-Acc {cells[accuracy].text} points)"
+        for name, cells in rows
+        if cells[0].value == best.value
+    ]
     hits, of = best.text.split("/")
     where = "cells in which the audit finds the target in ω⁰"
     if not best.value:
@@ -74,7 +79,9 @@ def _lede(board: Board) -> str:
     are = "is" if len(first) == 1 else "are"
     most = ", more than any other method" if len(first) < len(rows) else ""
     told = f"{names} {are} equivalent to retraining in {hits} of the {of} {where}{most}"
-    return f"On all requests together, {told}."
+    again = [line(board, name, board.requests)[0].text.split("/")[0] for name in board.references[1:2]]
+    beside = f"; a retraining itself is in {again[0]}" if again else ""
+    return f"On all requests together, {told}{beside}."
 
 
 def _groups(board: Board) -> list[tuple[str, str, list[str]]]:
