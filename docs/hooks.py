@@ -43,6 +43,7 @@ OUTSIDE |= {
     path.relative_to(ROOT).as_posix(): f"sources/{path.name}.md"
     for path in [
         *sorted(ROOT.glob("examples/*.py")),
+        *sorted(ROOT.glob("submissions/*.py")),
         *EXPERIMENTS,
         ROOT / "src/fedunlearn/demo.toml",
         ROOT / "Dockerfile",
@@ -174,11 +175,13 @@ def leaderboard() -> str:
 
 def board() -> str:
     """The leaderboard as a page of the site."""
+    from fedunlearn.benchmark import merge, write_results
     from fedunlearn.report import write_leaderboard
 
     with TemporaryDirectory() as folder:
-        page = Path(folder) / BOARD
-        write_leaderboard(STORED, page)
+        results, page = Path(folder) / "results.json", Path(folder) / BOARD
+        write_results(results, merge([STORED, *sorted(ROOT.glob("submissions/*.json"))]))
+        write_leaderboard(results, page)
         return page.read_text(encoding="utf-8")
 
 

@@ -1,9 +1,9 @@
 """Stores results of the benchmark, and writes the tables of the page that shows them.
 
 Run ``python scripts/store_benchmark.py RESULTS.json...``. The cells are added to
-``docs/results/benchmark.json``; a cell that is there already is replaced. In ``docs/benchmark.md`` the text
-between ``<!-- begin leaderboard WORD -->`` and ``<!-- end -->`` is written again. Without files, only the
-page is written.
+``docs/results/benchmark.json``; a cell that is there already must be the same. In ``docs/benchmark.md`` the
+text between ``<!-- begin leaderboard WORD -->`` and ``<!-- end -->`` is written again, submissions included.
+Without files, only the page is written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedunlearn.benchmark import merge, write_results
@@ -24,9 +25,12 @@ STORED = ROOT / "docs/results/benchmark.json"
 PAGE = ROOT / "docs/benchmark.md"
 
 
-def renewed(page: str, stored: Path = STORED) -> str:
+def renewed(page: str) -> str:
     """The page with the text between its markers updated."""
-    tables = {title.split()[0].lower(): lines for title, lines in leaderboard_tables(stored).items()}
+    with TemporaryDirectory() as folder:
+        board = Path(folder) / "results.json"
+        write_results(board, merge([STORED, *sorted((ROOT / "submissions").glob("*.json"))]))
+        tables = {title.split()[0].lower(): lines for title, lines in leaderboard_tables(board).items()}
 
     def make(found: Any) -> str:
         return f"{found['begin']}\n{markdown(tables[found['words'].strip()])}\n\n"
