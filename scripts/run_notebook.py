@@ -22,6 +22,7 @@ import matplotlib.pyplot as plt
 
 def executed(notebook: dict[str, Any]) -> dict[str, Any]:
     """The notebook with new outputs: its code cells run from top to bottom in one namespace."""
+    plt.close("all")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     count, cells = 0, []
     for cell in notebook["cells"]:

@@ -12,6 +12,8 @@ from comparisons import perform
 
 from fedunlearn.benchmark import gather, protocol, write_results
 from fedunlearn.benchmark import plan as module
+from fedunlearn.core.registry import method
+from fedunlearn.experiment import code
 
 SMALL = """
 model = "mlp-small"
@@ -88,6 +90,13 @@ class Submission:
     ran: list[str]
 
 
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(method, "_entries", {**method._entries})
+    monkeypatch.setattr(code, "_imported", {*code._imported})
+
+
 @pytest.fixture(scope="package")
 def small_protocol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The small protocol takes the place of the packaged one."""
@@ -96,6 +105,8 @@ def small_protocol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "benchmark-methods.toml").write_text(ROWS)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
         patch.setenv("FEDUNLEARN_CACHE", str(folder / "cache"))
+        patch.setattr(method, "_entries", {**method._entries})
+        patch.setattr(code, "_imported", {*code._imported})
         patch.setattr(module, "PROTOCOL", folder / "benchmark.toml")
         patch.setattr(module, "METHODS", folder / "benchmark-methods.toml")
         module._whole.cache_clear()

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedunlearn import Classification, Examples, Parallel, Sequential, Terms, flatten, train
 from fedunlearn.client import Learner
+from fedunlearn.client import perceptron as perceptrons
 from fedunlearn.client.data import as_clients
 from fedunlearn.client.learner import FEW
 from fedunlearn.core.seeds import generator
@@ -107,5 +108,6 @@ def test_where_the_library_gives_other_bits_clients_train_alone(monkeypatch):
         return plain(bias, x, weight) * (1 + 1e-6 * (len(x) > 100))
 
     monkeypatch.setattr(torch, "addmm", by_rows)
+    monkeypatch.setattr(perceptrons, "_agree", perceptrons._agree.__wrapped__)
     jobs = dict.fromkeys(data, train(flatten(model)))
     assert max(map(len, grouped(Learner(model, Classification()), as_clients(data), jobs, TERMS))) == 1

@@ -22,8 +22,8 @@ from fedunlearn.record import read_metrics
 from fedunlearn.report import (
     collect,
     comparison_tables,
+    folders,
     round_table,
-    runs,
     stage_table,
     verdict,
     write_markdown_page,
@@ -383,7 +383,7 @@ def test_folders_of_version_0_1_are_reported_and_compared(page):
 def read(monkeypatch):
     """The folders whose metrics were read."""
     read = []
-    monkeypatch.setattr(runs, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
+    monkeypatch.setattr(folders, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
     return read
 
 

@@ -14,7 +14,7 @@ from fedunlearn.cli.commands import app
 from fedunlearn.comparison import missing, read_comparison
 from fedunlearn.core import Status
 from fedunlearn.record import read_metrics
-from fedunlearn.report import runs
+from fedunlearn.report import folders
 from fedunlearn.reproduction import reproduce as reproduce_module
 from fedunlearn.reproduction.paper import printed
 from fedunlearn.reproduction.results import Result, Results, load, same_settings, save, set_up
@@ -118,7 +118,7 @@ def test_one_command_runs_what_is_missing_and_ends_with_the_table(tmp_path):
 def test_a_table_reads_the_metrics_of_each_run_once(monkeypatch):
     reproduce("table1", "--seeds", "2")
     read = []
-    monkeypatch.setattr(runs, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
+    monkeypatch.setattr(folders, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
     reproduce("table1", "--seeds", "2")
     finished = [folder for folder in read if folder.parent.name.startswith("seed-")]
     assert len(finished) == len(set(finished)) == 4
