@@ -43,7 +43,7 @@ flower: $(READY)  ## run every method on Ray and FedOSD on a Flower deployment w
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'processes and not deployment' tests/flower_federation
 
 submissions: $(READY)  ## check the methods that others submitted to the benchmark: one cell of each is run again
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m submissions -rs tests/benchmark
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m submissions -rs tests/test_submissions.py
 
 faults: $(READY)  ## kill the processes of a Flower deployment, one after the other; takes three quarters of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment -rP tests/flower_federation

@@ -97,7 +97,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "_imported", {*code._imported})
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def small_protocol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The small protocol takes the place of the packaged one."""
     folder = tmp_path_factory.mktemp("protocol")
@@ -114,7 +114,7 @@ def small_protocol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     module._whole.cache_clear()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def submission(small_protocol: Path, tmp_path_factory: pytest.TempPathFactory) -> Submission:
     """What ``fedunlearn benchmark step_back.py`` does, page and console aside."""
     folder = tmp_path_factory.mktemp("submission")

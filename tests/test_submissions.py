@@ -14,7 +14,7 @@ from fedunlearn.benchmark import check_results, read_results
 from fedunlearn.benchmark.plan import requests, seeds
 from fedunlearn.data import where
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs/results/benchmark.json"
 SUBMISSIONS = sorted((ROOT / "submissions").glob("*.json"))
 
