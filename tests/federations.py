@@ -136,7 +136,7 @@ def forget(how: str, name: str, federation: Federation, rounds: int = 2, epochs:
         before: Phase = (
             ClusteredPretraining(rounds, 0.02, clusters=2)
             if "cluster" in needed
-            else SlicedPretraining(rounds, 0.02, shards=2, slices=2)
+            else SlicedPretraining(rounds, 0.02, shards=2, slices=min(2, rounds))
             if "slice" in needed
             else Pretraining(rounds, 0.02, tuple(needed))
         )
