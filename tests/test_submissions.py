@@ -49,6 +49,7 @@ def test_a_submission_is_as_it_was_written(path):
 
 
 @pytest.mark.submissions
+@pytest.mark.filterwarnings("ignore:pre-training records")
 @pytest.mark.parametrize("path", SUBMISSIONS, ids=lambda path: path.stem)
 def test_a_cell_of_a_submission_comes_out_the_same(path, tmp_path):
     assert "the same rate, model and numbers" in again(path, tmp_path)[0]
