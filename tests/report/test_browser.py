@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from chromium import Browser, program
+from chromium import program
 
 from fedunlearn.report import collect, write_report
 
@@ -16,13 +16,6 @@ pytestmark = pytest.mark.skipif(
     program() is None, reason="chromium is not installed: apt-get install chromium"
 )
 TABLE = "#results table"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("cryptography")
 from certificates import canonical, certified
-from chromium import Browser, program
+from chromium import program
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.attestation import Claim, EndState, Grade
@@ -32,13 +32,6 @@ every_claim = pytest.mark.parametrize("claim", Claim)
 in_a_browser = pytest.mark.skipif(
     program() is None, reason="chromium is not installed: apt-get install chromium"
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

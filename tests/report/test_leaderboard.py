@@ -9,7 +9,7 @@ from html import unescape
 from statistics import fmean, stdev
 
 import pytest
-from chromium import Browser, program
+from chromium import program
 from scipy import stats
 
 from fedunlearn.core import FedUnlearnError
@@ -258,13 +258,6 @@ CELLS = (
     "[...document.querySelectorAll('#board > tbody > tr:not(.detail)')].map((row) =>"
     "[...row.cells].map((cell) => [cell.textContent.trim(), cell.title]))"
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

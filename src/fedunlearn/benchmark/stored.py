@@ -127,7 +127,7 @@ class Results(Part):
 def read_results(path: Path) -> Results:
     """Stored results that follow this protocol, and whose cells are as they were written."""
     try:
-        found = Results.model_validate_json(json.dumps(json.loads(path.read_bytes())))
+        found = Results.model_validate(json.loads(path.read_bytes()))
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
