@@ -35,6 +35,7 @@ rounds = 1
 lr = 0.01
 """
 RETRAIN = ["method=retrain", "options.rounds=12"]
+FAST = ["method=fast-retrain", "options.rounds=4"]
 RUNS = {
     "finetune": [],
     "retrain": RETRAIN,
@@ -50,7 +51,9 @@ RUNS = {
     "class-retrain": [*RETRAIN, "request.level=class", "request.label=2"],
     "twins": ["data.twins=0.3"],
     "twins-fedosd": ["data.twins=0.3", "method=fedosd"],
-    "backdoor-no-pool": ["backdoor.enabled=true", "data.audit=0", "pretraining.rounds=1"],
+    "backdoor-no-pool": ["backdoor.enabled=true", "data.audit=0"],
+    "backdoor-no-pool-fast": [*FAST, "backdoor.enabled=true", "data.audit=0"],
+    "backdoor-no-pool-again": [*FAST, "backdoor.enabled=true", "data.audit=0", "options.number=2"],
 }
 
 
@@ -207,6 +210,27 @@ def test_a_backdoor_is_shown_with_its_interval(finished):
     assert target.asr_unseen["model"].n == target.finding.n_unseen == 64
 
 
+def test_without_examples_for_audits_a_backdoored_target_is_compared_on_its_test_set(finished):
+    run, *standards = (finished / f"backdoor-no-pool{name}" for name in ("", "-fast", "-again"))
+    found = audit_run(run, standards[0], again=standards[1], workers=1)
+    (target,) = found.targets.values()
+    assert target.asr_unseen["model"].n == target.finding.n_unseen == 32  # of 160 examples
+    assert target.finding.n_forgotten == 128
+    assert target.original is not None
+    assert target.original.auc > target.finding.reference_auc
+
+
+def test_a_fast_retraining_is_a_standard_and_said_to_be_one(finished):
+    run, *standards = (finished / f"backdoor-no-pool{name}" for name in ("", "-fast", "-again"))
+    found = audit_run(run, standards[0], again=standards[1], workers=1)
+    models = evidence(run)["models"]
+    assert [models[name]["number"] for name in ("retrained", "again")] == [1, 2]
+    assert models["retrained"]["sha256"] != models["again"]["sha256"]
+    assert "Retraining was fast-retrain with 4 rounds, not the training of ω⁰ with 12" in found.notes[0]
+    first = audit_run(standards[0], standards[0], again=standards[1], workers=1)
+    assert first.notes[-1] == "The model is the first retraining, so it is compared with the second."
+
+
 @pytest.mark.parametrize(("level", "targets", "examples"), [("sample", 1, 38), ("class", 3, None)])
 def test_samples_and_classes_are_audited_too(finished, level, targets, examples):
     found = audit_run(finished / level, finished / f"{level}-retrain", workers=1)
@@ -230,7 +254,6 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finishe
     assert "the model and the retrained model are equal" in refused_here(
         "audit", retrain, "--against", retrain, "--workers", 1
     )
-    assert "set data.audit" in refused_here("audit", finished / "backdoor-no-pool", "--workers", 1)
     copy = shutil.copytree(run, tmp_path / "cut")
     drop(copy, "outcome.json")
     assert f"has not ended, so there is no model to audit: finish it with fedunlearn resume {copy}" in (

@@ -389,6 +389,21 @@ class TestAuditPool:
         plain = populate(toy, **settings(level=level))
         assert all("backdoor-unseen" not in data.evaluations for data in plain.unlearning.values())
 
+    @pytest.mark.parametrize("level", ["client", "sample"])
+    def test_without_it_the_test_examples_of_a_target_get_the_trigger_for_an_audit(self, toy, level):
+        clean, people = (populate(toy, **settings(backdoor=b, level=level)) for b in (False, True))
+        (target,) = people.targets
+        before = clean.auditing[target].evaluations["test"]
+        sets = people.auditing[target].evaluations
+        assert torch.equal(sets["backdoor-unseen"].x, trigger(3, toy.train.x.shape[1:]).stamp(before.x))
+        assert torch.equal(sets["backdoor-unseen"].y, (before.y + 5) % 10)
+        flipped = int((sets["audit"].y != before.y).sum())
+        assert (flipped, len(before.y)) == ((8, 10) if level == "client" else (10, 10))  # of each batch, .8
+        assert same(sets["test"], before)
+        assert clean.unseen == {}
+        others = people.unlearning.keys() - {target}
+        assert all("audit" not in people.auditing[client].evaluations for client in others)
+
     @pytest.mark.parametrize("backdoor", [False, True])
     def test_forgotten_samples_have_unseen_ones_of_their_kind(self, toy, backdoor):
         people = populate(toy, **settings(level="sample", share=0.2, backdoor=backdoor, audit=0.3))

@@ -38,6 +38,9 @@ class Population:
     """Examples that no client holds, for methods that use distillation."""
     stand_ins: Mapping[ClientId, ClientData] = field(default_factory=dict)
     """In place of the targets in a twin: as much data of the same distribution, which ω⁰ never saw."""
+    unseen: Mapping[ClientId, Mapping[str, Examples]] = field(default_factory=dict)
+    """Sets that targets hold during an audit only: their test examples with the trigger, where no examples
+    are kept for audits."""
 
     @property
     def twin(self) -> dict[ClientId, ClientData]:
@@ -48,7 +51,11 @@ class Population:
     def auditing(self) -> dict[ClientId, ClientData]:
         """The clients during an audit: the targets hold their data as ω⁰ was trained on it."""
         trained = {client: self.pretraining[client] for client in self.targets if client in self.pretraining}
-        return {**self.unlearning, **trained}
+        clients = {**self.unlearning, **trained}
+        return clients | {
+            client: ClientData(clients[client].train, {**clients[client].evaluations, **sets})
+            for client, sets in self.unseen.items()
+        }
 
 
 PUBLIC = "public"
@@ -283,18 +290,23 @@ def _forget_clients(
         # Deviation: in the authors' pre-training this set also contains the clean examples of each batch.
         # Here both stages measure the same triggered images.
         evaluations = {
-            **_poisoned_audit(held, mark, classes, pretrain_share, batch_size),
+            **held.evaluations,
+            **_triggered(held.evaluations.get("audit"), mark, classes, pretrain_share, batch_size),
             "backdoor": after if marked.all() else after.take(marked),
         }
         return ClientData(before, evaluations), ClientData(after, evaluations)
 
-    pretraining, unlearning, stand_ins = dict(holdings), dict(holdings), {}
+    pretraining, unlearning, stand_ins, unseen = dict(holdings), dict(holdings), {}, {}
     for client in targets:
         held = holdings[client]
         pretraining[client], unlearning[client] = stages(held.train, held)
         if len(reserved[client].y):
             stand_ins[client], _ = stages(reserved[client], held)
-    return Population(pretraining, unlearning, targets, stand_ins=stand_ins)
+        if mark is not None and "audit" not in held.evaluations:
+            unseen[client] = _triggered(
+                held.evaluations.get("test"), mark, classes, pretrain_share, batch_size
+            )
+    return Population(pretraining, unlearning, targets, stand_ins=stand_ins, unseen=unseen)
 
 
 def _forget_samples(
@@ -305,7 +317,7 @@ def _forget_samples(
     classes: int,
     seed: int,
 ) -> Population:
-    pretraining, unlearning = dict(holdings), dict(holdings)
+    pretraining, unlearning, unseen = dict(holdings), dict(holdings), {}
     for client in targets:
         held = holdings[client]
         size = len(held.train.y)
@@ -317,11 +329,15 @@ def _forget_samples(
             forget = poison(forget, mark, classes, share=1.0, batch_size=count)
         measured: Mapping[str, Examples] = {**held.evaluations, "forget": forget}
         if mark is not None:
-            measured = {**_poisoned_audit(held, mark, classes), "backdoor": forget}
+            marked = _triggered(held.evaluations.get("audit"), mark, classes)
+            measured = {**held.evaluations, **marked, "backdoor": forget}
+            if not marked:
+                unseen[f"{client}#forget"] = _triggered(held.evaluations.get("test"), mark, classes)
         train = held.train if mark is None else _put(held.train, chosen, forget)
         pretraining[client] = ClientData(train, measured)
         _split(unlearning, client, rest, held.evaluations, "forget", ClientData(forget, measured))
-    return _with_retained(pretraining, unlearning, "the share to forget covers all data of all clients")
+    population = _with_retained(pretraining, unlearning, "the share to forget covers all data of all clients")
+    return replace(population, unseen=unseen)
 
 
 def _forget_class(
@@ -356,19 +372,20 @@ def _forget_class(
     return _with_retained(pretraining, unlearning, f"all clients hold only label {label}")
 
 
-def _poisoned_audit(
-    held: ClientData, mark: Trigger, classes: int, share: float = 1.0, batch_size: int | None = None
+def _triggered(
+    clean: Examples | None, mark: Trigger, classes: int, share: float = 1.0, batch_size: int | None = None
 ) -> dict[str, Examples]:
-    """The evaluation sets of a client, the unseen examples poisoned like those that it trains on.
+    """Unseen examples of a target, poisoned like those that it trains on.
 
     ``backdoor-unseen`` has the trigger on all of them: the label that the attack wants is never the true one.
     """
-    sets = dict(held.evaluations)
-    if "audit" in sets:
-        clean, size = sets["audit"], len(sets["audit"].y)
-        sets["audit"] = poison(clean, mark, classes, share, batch_size or size)
-        sets["backdoor-unseen"] = poison(clean, mark, classes, share=1.0, batch_size=size)
-    return sets
+    if clean is None:
+        return {}
+    size = len(clean.y)
+    return {
+        "audit": poison(clean, mark, classes, share, batch_size or size),
+        "backdoor-unseen": poison(clean, mark, classes, share=1.0, batch_size=size),
+    }
 
 
 def _divided(sets: Mapping[str, Examples], label: int) -> tuple[dict[str, Examples], dict[str, Examples]]:

@@ -39,6 +39,9 @@ from .training import CachedTraining
 SHARED = ("seed", "model", "data", "request", "backdoor", "training")
 """Settings that decide who holds which data, and how clients train: equal in all runs of an audit."""
 
+RETRAININGS = ("retrain", "fast-retrain")
+"""Methods that train a new model from the retained clients alone: their models can be a standard."""
+
 
 @dataclass(frozen=True)
 class Made:
@@ -147,7 +150,8 @@ def standard(
     retrained = {
         f"retraining-{number}": other for number, other in enumerate((against, again), 1) if other is not None
     }
-    notes = [note for other in retrained.values() for note in _checked(experiment, folder, other)]
+    told = (note for other in retrained.values() for note in _checked(experiment, folder, other))
+    notes = list(dict.fromkeys(told))
     unknown = experiment.checkpoint is not None
     if unknown and not retrained:
         notes.append(
@@ -249,7 +253,7 @@ def run_model(folder: Path, setting: Setting) -> Made:
     requests = [earlier(folder, number) for number in range(1, experiment.request.requests)]
     rounds = sum(int(read_metrics(place)[-1]["elapsed"]) for place in (*requests, folder))
     how = {"made": "run", "method": experiment.method, "rounds": rounds}
-    number = {"number": experiment.options.get("number", 1)} if experiment.method == "retrain" else {}
+    number = {"number": experiment.options.get("number", 1)} if experiment.method in RETRAININGS else {}
     made = Made(state, how | number)
     if made.sha256 != read_outcome(folder)["model_sha256"]:
         raise FedUnlearnError(
@@ -269,10 +273,10 @@ def omega0(folder: Path, setting: Setting) -> Made:
 def _checked(experiment: Experiment, folder: Path, other: Path) -> list[str]:
     """What limits a retraining as the standard of a run; refused where it cannot be one."""
     retraining = finished_experiment(other)
-    if retraining.method != "retrain":
+    if retraining.method not in RETRAININGS:
         raise FedUnlearnError(
             f"{other} is a run of {retraining.method}, and only a retraining is a standard: "
-            "name a run with method=retrain"
+            f"name a run with method={' or '.join(RETRAININGS)}"
         )
     for name in SHARED:
         ours, theirs = _shared(experiment, name), _shared(retraining, name)
@@ -284,6 +288,11 @@ def _checked(experiment: Experiment, folder: Path, other: Path) -> list[str]:
     rounds, budget = sum(phase.rounds for phase in retraining.phases()), experiment.pretraining.rounds
     if experiment.checkpoint is not None:
         notes.append("How long ω⁰ was trained is not known: retraining must have had the same rounds.")
+    elif retraining.method != "retrain":
+        notes.append(
+            f"Retraining was {retraining.method} with {rounds:,} rounds, not the training of ω⁰ with "
+            f"{budget:,}: neither saw the targets' data, but accuracies may differ for other reasons."
+        )
     elif rounds != budget:
         notes.append(
             f"Retraining had {rounds:,} rounds and ω⁰ had {budget:,}, so the comparison is also one of "

@@ -37,11 +37,13 @@ class MomentumAveraging(Averaging):
 class FreshMomentumAveraging(MomentumAveraging):
     """The same from a new random model."""
 
+    purpose: str = "fast-retrain"
+
     needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
 
     def start(self, request: Request, state: State) -> State:
         assert request.fresh is not None
-        return request.fresh("fast-retrain")
+        return request.fresh(self.purpose)
 
 
 def share(number: int, rounds: int) -> float:
@@ -58,10 +60,15 @@ def share(number: int, rounds: int) -> float:
     online="retained",
 )
 def fast_retrain(
-    schedule: Schedule, *, rounds: int | None = None, momentum: float = 0.8
+    schedule: Schedule, *, rounds: int | None = None, momentum: float = 0.8, number: int = 1
 ) -> tuple[Phase, ...]:
-    """``rounds`` replaces the schedule's total. ``momentum`` is the share of a step that the next repeats."""
+    """``rounds`` replaces the schedule's total. ``momentum`` is the share of a step that the next repeats.
+
+    Another ``number`` starts from another new model, as in ``retrain``.
+    """
     require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
     require(0 <= momentum < 1, "momentum", momentum, "at least 0 and below 1")
+    require(number >= 1, "number", number, "1 or more")
+    purpose = "fast-retrain" if number == 1 else f"fast-retrain {number}"
     total = schedule.rounds if rounds is None else rounds
-    return (FreshMomentumAveraging(total, schedule.pretrain_lr, momentum=momentum),)
+    return (FreshMomentumAveraging(total, schedule.pretrain_lr, momentum=momentum, purpose=purpose),)
