@@ -19,7 +19,7 @@ from fedunlearn.engines import Stacked
 from fedunlearn.methods.fedavg import Pretraining
 
 CLIENTS, EXAMPLES, ROUNDS, TURNS = 10, 600, 3, 5
-INPUTS, STACKS = (784, 196), (4, 8, 16, 32)
+INPUTS, STACKS = (784, 196), (4, 8, 16, 32, 64)
 TRAINING = LocalTraining(batch_size=50)
 
 

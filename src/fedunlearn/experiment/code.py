@@ -31,7 +31,7 @@ def import_code(path: Path, recorded: str = "") -> str:
     found = hashlib.sha256(content).hexdigest()
     if recorded and found != recorded:
         raise FedUnlearnError(
-            f"{path} has changed since the run began: restore it, name an unchanged copy with --use, "
+            f"{path} has changed since the run began: restore it, give the command an unchanged copy, "
             "or start a new run"
         )
     if found not in _imported:
