@@ -40,10 +40,13 @@ OUTSIDE = {
 }
 """Pages made from files outside docs/, by their path in the repository."""
 OUTSIDE |= {
+    path.relative_to(ROOT).as_posix(): f"sources/submissions-{path.name}.md"
+    for path in sorted(ROOT.glob("submissions/*.py"))
+}
+OUTSIDE |= {
     path.relative_to(ROOT).as_posix(): f"sources/{path.name}.md"
     for path in [
         *sorted(ROOT.glob("examples/*.py")),
-        *sorted(ROOT.glob("submissions/*.py")),
         *EXPERIMENTS,
         ROOT / "src/fedunlearn/demo.toml",
         ROOT / "Dockerfile",

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedunlearn.benchmark import merge, write_results
+from fedunlearn.benchmark import merge, read_results, write_results
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.record import write
 from fedunlearn.report import leaderboard_tables, markdown
@@ -40,6 +40,9 @@ def renewed(page: str) -> str:
 
 def main(files: Sequence[str]) -> None:
     given = [Path(file) for file in files]
+    for path in given:
+        if read_results(path).submitted:
+            raise FedUnlearnError(f"{path} is a submission: copy it to submissions/")
     if given:
         write_results(STORED, merge([*([STORED] if STORED.exists() else []), *given]))
     write(PAGE, renewed(PAGE.read_text(encoding="utf-8")).encode())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fedunlearn import FedUnlearnError, Status, method
 from fedunlearn.benchmark import (
@@ -21,6 +23,7 @@ from fedunlearn.benchmark import (
 )
 from fedunlearn.benchmark.plan import registered_by
 from fedunlearn.benchmark.stored import digest
+from fedunlearn.cli.commands import app
 from fedunlearn.comparison import read_comparison
 from fedunlearn.record import read_json
 from fedunlearn.report import leaderboard_tables, write_leaderboard
@@ -159,17 +162,20 @@ def changed(path: Path, copy: Path, change) -> Path:
 def test_a_forged_cell_does_not_pass_the_check(submission, change, told):
     forged = changed(submission.results, submission.file.with_name("forged.json"), change)
     checked = submission.runs.parent / "checked"
-    with pytest.raises(FedUnlearnError, match=f"came out otherwise: {told}"):
+    with pytest.raises(FedUnlearnError, match=f"came out differently: {told}"):
         list(check_results(forged, 1, checked, unseen, workers=1))
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"seed": 777}, "is no request and seed of the protocol"),
-        ({"request": "easy"}, "is no request and seed of the protocol"),
+        ({"seed": 777}, "is not a request and seed of the protocol"),
+        ({"request": "easy"}, "is not a request and seed of the protocol"),
         ({"rate": 0.03}, "which is not in the grid"),
         ({"environment": "elsewhere"}, "does not describe"),
+        ({"environment": ""}, "lacks its environment, rounds or model, so it cannot be checked"),
+        ({"rounds": None}, "lacks its environment"),
+        ({"model_sha256": None, "verdict": "equivalent"}, "lacks its environment"),
     ],
     ids=str,
 )
@@ -197,6 +203,11 @@ def edited(path: Path, folder: Path, change) -> Path:
         (lambda found: found.update(results=[1]), "holds no results"),
         (lambda found: found.update(protocol="0" * 64), "another version of the protocol"),
         (lambda found: found.update(format="x"), "holds no results"),
+        (lambda found: found["requests"]["clean"].update(kind="backdoored"), "of its requests what the"),
+        (lambda found: found["requests"].update(easy=found["requests"]["clean"]), "of its requests what the"),
+        (lambda found: found.update(seeds=[11, 12]), "of its seeds what the protocol does not say"),
+        (lambda found: found["tuning"].update(rates=[0.5]), "of its tuning what the protocol does not say"),
+        (lambda found: found["methods"].update(omega0=found["methods"]["retrain"]), "like a reference"),
     ],
 )
 def test_a_file_that_was_edited_is_refused(submission, tmp_path, change, told):
@@ -251,6 +262,31 @@ def test_a_submission_adds_its_own_methods_and_nothing_else(submission, tmp_path
     assert both.methods["step-back"].file is not None
 
 
+def test_what_a_submission_says_of_other_methods_is_not_taken(submission, tmp_path):
+    write_results(tmp_path / "ours.json", gather(protocol(["finetune"]), submission.runs))
+
+    def claim(found):
+        found["methods"]["retrain"]["summary"] = "the worst of all"
+        found["tuning"]["chosen"]["retrain"] = {"clean": 0.1}
+
+    both = merge([tmp_path / "ours.json", edited(submission.results, tmp_path, claim)])
+    assert "worst" not in both.methods["retrain"].summary
+    assert "retrain" not in both.tuning.chosen
+
+
+def test_a_submission_alone_is_ranked_by_its_own_references(submission):
+    alone = merge([submission.results])
+    assert {cell.method for cell in alone.results} == {"step-back", "omega0", "retraining-1", "retraining-2"}
+
+
+def test_a_description_that_is_not_that_of_the_python_file_does_not_pass_the_check(submission):
+    found, forged = json.loads(submission.results.read_text()), submission.file.with_name("described.json")
+    found["methods"]["step-back"]["online"] = "retained"
+    forged.write_text(json.dumps(found))
+    with pytest.raises(FedUnlearnError, match="describes step-back differently from its Python file"):
+        list(check_results(forged, 1, submission.runs.parent / "checked", unseen, workers=1))
+
+
 def test_files_that_contradict_each_other_are_refused(submission, tmp_path):
     other = changed(submission.results, tmp_path / "x.json", lambda row: {"r_acc": 0.5})
     with pytest.raises(FedUnlearnError, match=r"contradicts another file about .*/step-back"):
@@ -271,6 +307,59 @@ def test_a_method_that_does_not_say_what_it_was_read_from_is_refused(tmp_path):
     )
     with pytest.raises(FedUnlearnError, match="'silent' does not state its source"):
         registered_by(tmp_path / "silent.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "option", "told"),
+    [
+        ("my method.py", "mine", "", "use only letters, digits, - and _ in the file's name"),
+        ("mine.py", "a/../b", "", "has a name that is no part of a path"),
+        ("mine.py", "clean", "", "is named like a request or a reference"),
+        ("mine.py", "omega0", "", "is named like a request or a reference"),
+        ("mine.py", "retraining", "", "is named like a request or a reference"),
+        ("mine.py", "mine", ", *, strength: float", "cannot be made from a schedule alone"),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_before_anything_runs(
+    small_protocol, tmp_path, file, name, option, told
+):
+    (tmp_path / file).write_text(
+        "import fedunlearn as fu\n"
+        f"@fu.method({name!r}, paper='-', source='ours', summary='mine', online='retained')\n"
+        f"def mine(schedule: fu.Schedule{option}) -> tuple[fu.Phase, ...]:\n"
+        "    return (fu.Averaging(schedule.rounds, schedule.recover_lr),)\n"
+    )
+    with pytest.raises(FedUnlearnError, match=told):
+        protocol((), tmp_path / file)
+
+
+def test_a_submission_cannot_import_files_beside_it(tmp_path):
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "mine.py").write_text("import beside\n")
+    with pytest.raises(FedUnlearnError, match=r"mine.py, line 1: ModuleNotFoundError"):
+        registered_by(tmp_path / "mine.py")
+
+
+def test_the_commands_make_results_and_a_page(submission, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: object) -> str:
+        ended = CliRunner().invoke(app, [str(word) for word in words])
+        assert ended.exit_code == 0, ended.output
+        return ended.output.replace("\n", " ")
+
+    assert "finetune" in command("benchmark", "--only", "finetune", "--only", "clean", "--workers", 1)
+    ours, page = Path("runs/benchmark/results.json"), Path("leaderboard.html")
+    assert {cell.request for cell in read_results(ours).results} == {"clean"}
+    assert "finetune" in ours.with_name("leaderboard.html").read_text(encoding="utf-8")
+    command("leaderboard", ours, submission.results)
+    shown = page.read_text(encoding="utf-8")
+    assert "finetune" in shown
+    assert f"step_back.py, SHA-256 {sha256(submission.file.read_bytes()).hexdigest()[:8]}" in shown
+    page.unlink()
+    told = command("leaderboard", submission.results, "--check", 1, "--workers", 1)
+    assert "step-back: the same rate, model and numbers" in told
+    assert not page.exists()
 
 
 def test_a_file_that_registers_nothing_is_refused(tmp_path):

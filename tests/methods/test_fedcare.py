@@ -89,7 +89,7 @@ def test_proxies_come_from_the_given_model_and_the_range_of_the_inputs_alone():
 def test_proxies_leave_the_statistics_of_batch_norm_alone():
     model, held = network("batch norm"), batch(1, (3, 8, 8))
     before = vectors.buffers(model.train())
-    class_proxies(TASK, model.eval(), flatten(model), held, 2).loss(TASK, model.train())
+    class_proxies(TASK, model, flatten(model), held, 2).loss(TASK, model)
     assert all(torch.equal(buffer, before[name]) for name, buffer in vectors.buffers(model).items())
     assert model.training
 

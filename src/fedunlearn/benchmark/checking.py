@@ -12,7 +12,7 @@ from ..core import FedUnlearnError
 from ..record import environment
 from .plan import protocol
 from .results import gather
-from .stored import Cell, Results, read_results
+from .stored import UNSTABLE, Cell, Results, read_results
 
 ARITHMETIC = ("torch", "cpu_capability", "system", "byteorder")
 """Parts of an environment on which the bits of a model depend."""
@@ -28,16 +28,19 @@ def check_results(
     executed. Cells from another kind of machine are refused, because its arithmetic leads to other bits.
     """
     stored = read_results(path)
-    own = {name for name, about in stored.methods.items() if about.file}
-    ran = [cell for cell in stored.results if cell.ran and (cell.method in own or not own)]
+    own = stored.submitted or stored.methods.keys()
+    ran = [cell for cell in stored.results if cell.ran and cell.method in own]
     if len(ran) < cells:
         raise FedUnlearnError(f"{path} has {len(ran)} cells that can be repeated, not {cells}")
     for cell in SystemRandom().sample(ran, cells):
         _require_same_arithmetic(cell, stored)
         wanted = _comparison(cell, stored, path.parent)
         carry_out(wanted, folder, show, workers=workers)
-        (again,) = (each for each in gather(wanted, folder).results if each.name == cell.name)
+        repeated = gather(wanted, folder)
+        (again,) = (each for each in repeated.results if each.name == cell.name)
         _require_same(cell.model_copy(update={"environment": again.environment}), again)
+        if stored.methods[cell.method] != repeated.methods[cell.method]:
+            raise FedUnlearnError(f"{path} describes {cell.method} differently from its Python file")
         yield f"{cell.name}: the same rate, model and numbers ({(cell.model_sha256 or '')[:12]})"
 
 
@@ -62,9 +65,9 @@ def _require_same_arithmetic(cell: Cell, stored: Results) -> None:
 def _require_same(stored: Cell, again: Cell) -> None:
     if stored.repeatable() == again.repeatable():
         return
-    one, other = stored.model_dump(exclude={"digest"}), again.model_dump(exclude={"digest"})
-    key = next(key for key in one if one[key] != other[key] and key not in ("seconds", "time"))
-    raise FedUnlearnError(f"{stored.name} came out otherwise: {key} is {other[key]}, not {one[key]}")
+    one, other = (cell.model_dump(mode="json", exclude=UNSTABLE) for cell in (stored, again))
+    key = next(key for key in one if repr(one[key]) != repr(other[key]))  # 0.0 is not -0.0
+    raise FedUnlearnError(f"{stored.name} came out differently: {key} is {other[key]}, not {one[key]}")
 
 
 def _listed(values: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,8 @@ from ..comparison import Comparison, Grid, read_comparison
 from ..core import FedUnlearnError
 from ..core.registry import did_you_mean, method
 from ..experiment import Experiment, import_code, parse
+from ..methods import Schedule
+from ..report.audits import REFERENCES
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
 """The file with requests, seeds and tuning budget."""
@@ -23,6 +26,8 @@ METHODS = PROTOCOL.with_name("benchmark-methods.toml")
 """The file with the methods of this release."""
 STANDARD = "retrain"
 """The row that time and work of all others are compared with; it is always run."""
+FILE_NAME, METHOD_NAME = re.compile(r"[A-Za-z0-9_-]+\.py"), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Of submissions: both become parts of paths."""
 
 
 def protocol_digest() -> str:
@@ -37,16 +42,17 @@ def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: 
     one, it is not executed. A method that takes more rounds than the others is refused.
     """
     added = [] if submitted is None else registered_by(submitted, recorded)
-    known = {*requests(), *_whole().listed, *added}
+    asked = requests()
+    known = {*asked, *_whole().listed, *added}
     for name in only:
         if name not in known:
             raise FedUnlearnError(
                 f"the benchmark has no method or request {name!r}{did_you_mean(name, known)}"
             )
     wanted = [*only]
-    if not {*only} - {*requests()}:  # no method is named
+    if not {*only} - asked.keys():  # no method is named
         wanted += added
-    if {*wanted} - {*requests()}:
+    if {*wanted} - asked.keys():
         wanted.append(STANDARD)
     found = read_comparison(
         METHODS,
@@ -69,8 +75,13 @@ def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: 
 
 
 def registered_by(file: Path, recorded: str = "") -> list[str]:
-    """The methods that a Python file adds."""
-    digest = import_code(file.absolute(), recorded)
+    """The methods that a Python file adds; it is one file, which cannot import others beside it."""
+    if not FILE_NAME.fullmatch(file.name):
+        raise FedUnlearnError(
+            f"{file.name!r} cannot be submitted: use only letters, digits, - and _ in the file's name, and "
+            "end it in .py"
+        )
+    digest = import_code(file.absolute(), recorded, alone=True)
     added = [entry.name for entry in method if source_digest(entry.name) == digest]
     if not added:
         raise FedUnlearnError(
@@ -78,17 +89,33 @@ def registered_by(file: Path, recorded: str = "") -> list[str]:
             "as docs/how-to/own-method.md shows"
         )
     for name in added:
-        for key in ("paper", "source", "summary", "online"):
-            if not method.entry(name).about.get(key):
-                raise FedUnlearnError(
-                    f"{file}: method {name!r} does not state its {key}: add {key}=… to @method"
-                )
+        if problem := _problem(name):
+            raise FedUnlearnError(f"{file}: method {name!r} {problem}")
     return added
+
+
+def _problem(name: str) -> str:
+    """Why a method cannot be submitted; nothing as a rule."""
+    if not METHOD_NAME.fullmatch(name):
+        return "has a name that is no part of a path: use letters, digits, '.', '-' and '_' only"
+    if name in (*requests(), *REFERENCES, *REFERENCES.values()):
+        return "is named like a request or a reference: choose another name"
+    for key in ("paper", "source", "summary", "online"):
+        if not method.entry(name).about.get(key):
+            return f"does not state its {key}: add {key}=… to @method"
+    try:
+        method[name](Schedule())
+    except TypeError as error:
+        return f"cannot be made from a schedule alone ({error}): give its options defaults"
+    return ""
 
 
 def source_digest(name: str) -> str:
     """The SHA-256 of the Python file that registers a method."""
-    source = getsourcefile(method[name])
+    try:
+        source = getsourcefile(method[name])
+    except TypeError:  # neither a function nor a class
+        return ""
     return sha256(Path(source).read_bytes()).hexdigest() if source and Path(source).is_file() else ""
 
 
@@ -109,9 +136,9 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def requests() -> tuple[str, ...]:
-    """The names of the requests."""
-    return _whole().requests
+def requests() -> dict[str, dict[str, Any]]:
+    """The requests by name, and what they ask."""
+    return {name: describe(rows[STANDARD]) for name, rows in _whole().columns.items()}
 
 
 def seeds() -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from ..record import read_json
 from ..report import RunEvidence, read_evidence, read_run
 from ..report.audits import REFERENCES, harmed
 from ..report.summary import costs
-from .plan import STANDARD, describe, protocol_digest, source_digest
+from .plan import STANDARD, protocol_digest, requests, source_digest
 from .stored import About, Cell, Results, Submitted, Tuning, digest
 
 
@@ -42,14 +42,14 @@ def gather(comparison: Comparison, folder: Path) -> Results:
     chosen: dict[str, dict[str, float]] = {}
     for cell in cells:
         if cell.rate is not None:
-            kind = describe(comparison.columns[cell.request][cell.method])["kind"]
+            kind = requests()[cell.request]["kind"]
             chosen.setdefault(cell.method, {})[kind] = cell.rate
     return Results(
         protocol=protocol_digest(),
         seeds=comparison.seeds,
         tuning=Tuning(seed=comparison.grid.seed or 0, rates=tuple(comparison.grid.rates), chosen=chosen),
         environments=environments,
-        requests={column: describe(next(iter(rows.values()))) for column, rows in comparison.columns.items()},
+        requests={name: request for name, request in requests().items() if name in comparison.columns},
         methods={name: _about(name, experiments.get(name)) for name in named},
         results=tuple(cell.model_copy(update={"digest": cell.repeatable()}) for cell in cells),
     )

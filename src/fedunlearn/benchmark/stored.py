@@ -123,6 +123,11 @@ class Results(Part):
     methods: dict[Name, About]
     results: tuple[Cell, ...]
 
+    @property
+    def submitted(self) -> frozenset[str]:
+        """The methods of a submission."""
+        return frozenset(name for name, about in self.methods.items() if about.file)
+
 
 def read_results(path: Path) -> Results:
     """Stored results that follow this protocol, and whose cells are as they were written."""
@@ -144,22 +149,37 @@ def read_results(path: Path) -> Results:
             f"{path} was made with another version of the protocol, so its results are not comparable: run "
             "fedunlearn benchmark again"
         )
+    if problem := _departure(found):
+        raise FedUnlearnError(f"{path} says of its {problem} what the protocol does not say: restore it")
     for cell in found.results:
         if problem := _problem(cell, found):
             raise FedUnlearnError(f"{path}: {cell.name} {problem}")
     return found
 
 
+def _departure(found: Results) -> str:
+    """In what the head of a file differs from the protocol; nothing as a rule."""
+    known, tuning = requests(), grid()
+    if any(known.get(name) != request for name, request in found.requests.items()):
+        return "requests"
+    if found.seeds != seeds():
+        return "seeds"
+    return "" if (found.tuning.seed, [*found.tuning.rates]) == (tuning.seed, tuning.rates) else "tuning"
+
+
 def _problem(cell: Cell, among: Results) -> str:
     """What is wrong with a cell; nothing as a rule."""
     if cell.digest != cell.repeatable():
         return "was changed after it was written: its digest does not match"
-    if cell.request not in requests() or cell.seed not in seeds():
-        return "is no request and seed of the protocol"
+    if cell.request not in among.requests or cell.seed not in among.seeds:
+        return "is not a request and seed of the protocol"
     if cell.rate is not None and cell.rate not in grid().rates:
         return f"has a learning rate of {cell.rate}, which is not in the grid"
-    if cell.method not in REFERENCES and cell.method not in among.methods:
-        return "has a method that the file does not describe"
+    if (cell.method in REFERENCES) == (cell.method in among.methods):
+        return "has a method that the file does not describe, or that is named like a reference"
+    repeatable = cell.ran and cell.rounds is not None and cell.model_sha256 is not None
+    if cell.method not in REFERENCES and cell.status != "refused" and not repeatable:
+        return "lacks its environment, rounds or model, so it cannot be checked"
     if cell.ran and digest(among.environments.get(cell.environment, {}))[:8] != cell.environment:
         return "has an environment that the file does not describe, or that was changed"
     return ""
@@ -177,39 +197,44 @@ def write_results(path: Path, results: Results) -> None:
 def merge(files: Sequence[Path]) -> Results:
     """The results of several files as one.
 
-    Of a submission, only the cells of its own methods are taken. Two files that say different things about a
-    cell contradict each other: that is an error.
+    Of a submission, only what it says of its own methods is taken; where there are only submissions, their
+    references, too. Two files that contradict each other are an error.
     """
     parts = [(path, read_results(path)) for path in files]
+    references = REFERENCES.keys() if all(part.submitted for _, part in parts) else set()
     cells: dict[str, Cell] = {}
-    for path, part in parts:
-        own = {name for name, about in part.methods.items() if about.file}
-        for cell in part.results:
-            if own and cell.method not in own:
-                continue
-            known = cells.setdefault(cell.name, cell)
-            if known.repeatable() != cell.repeatable():
-                raise FedUnlearnError(
-                    f"{path} contradicts another file about {cell.name}: remove one of the two"
-                )
+    about: dict[str, About] = {}
     chosen: dict[str, dict[str, float]] = {}
-    for _, part in parts:
-        for name, rates in part.tuning.chosen.items():
-            chosen.setdefault(name, {}).update(rates)
-    every = [part for _, part in parts]
-    shown = {cell.method for cell in cells.values()}
-    about = {name: each for part in every for name, each in part.methods.items() if name in shown}
-    return every[0].model_copy(
+    environments: dict[str, dict[str, str]] = {}
+    for path, part in parts:
+        wanted = part.submitted | references if part.submitted else part.methods.keys() | REFERENCES.keys()
+        for cell in part.results:
+            if cell.method not in wanted:
+                continue
+            if cells.setdefault(cell.name, cell).repeatable() != cell.repeatable():
+                raise _contradiction(path, cell.name)
+            if cell.ran:
+                environments[cell.environment] = part.environments[cell.environment]
+        for name in wanted & part.methods.keys():
+            if part.submitted and about.get(name, part.methods[name]) != part.methods[name]:
+                raise _contradiction(path, name)
+            about[name] = part.methods[name]
+            chosen.setdefault(name, {}).update(part.tuning.chosen.get(name, {}))
+    first = parts[0][1]
+    known = {name for _, part in parts for name in part.requests}
+    return first.model_copy(
         update={
-            "tuning": every[0].tuning.model_copy(
-                update={"chosen": {k: chosen[k] for k in chosen if k in about}}
-            ),
-            "environments": {key: value for part in every for key, value in part.environments.items()},
-            "requests": {key: value for part in every for key, value in part.requests.items()},
+            "tuning": first.tuning.model_copy(update={"chosen": {k: v for k, v in chosen.items() if v}}),
+            "environments": environments,
+            "requests": {name: request for name, request in requests().items() if name in known},
             "methods": about,
             "results": tuple(cells.values()),
         }
     )
+
+
+def _contradiction(path: Path, about: str) -> FedUnlearnError:
+    return FedUnlearnError(f"{path} contradicts another file about {about}: remove one of the two")
 
 
 def digest(value: Mapping[str, Any]) -> str:

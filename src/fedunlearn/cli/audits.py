@@ -49,7 +49,7 @@ def audit(
         typer.Option(
             min=0,
             metavar="ROUNDS",
-            help="Also measure how soon the forgotten returns, in so many rounds.",
+            help="Also measure how soon the forgotten returns, within this many rounds.",
         ),
     ] = 0,
     workers: Workers = None,

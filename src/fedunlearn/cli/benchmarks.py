@@ -50,11 +50,16 @@ def leaderboard(
     results: Annotated[list[Path], typer.Argument(help="Results of the benchmark.", show_default=False)],
     check: Annotated[
         int,
-        typer.Option(
-            "--check", min=0, help="Tune, run and audit so many cells of each file again, and compare."
-        ),
+        typer.Option("--check", min=0, help="Number of cells of each file to tune, run and audit again."),
     ] = 0,
-    page: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("leaderboard.html"),
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="The page to write; leaderboard.html by default, none with --check.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Workers = None,
 ) -> None:
     """Make the leaderboard page from stored results, and check them.
@@ -71,9 +76,13 @@ def leaderboard(
     with TemporaryDirectory() as place:
         for number, path in enumerate(results if check else []):
             with Display(out, {}) as display:
-                told = [*check_results(path, check, Path(place) / str(number), display.run, workers=workers)]
-            for line in told:
-                out.print(line, soft_wrap=True)
+                for line in check_results(
+                    path, check, Path(place) / str(number), display.run, workers=workers
+                ):
+                    out.print(line, soft_wrap=True)
+        if check and page is None:
+            return
+        page = page or Path("leaderboard.html")
         merged = Path(place) / "results.json"
         write_results(merged, merge(results))
         write_leaderboard(merged, page)

@@ -40,7 +40,7 @@ def class_proxies(task: LabelTask, model: nn.Module, params: Vector, batch: Batc
 
     Of ``batch`` only the form and the range of the inputs are used.
     """
-    like, classes = _inputs(batch), task.logits(model, batch).shape[1]
+    like, classes = _inputs(batch), logits_with(task, model, params, batch).shape[1]
     wanted = torch.arange(classes, device=like.device).repeat(each)
     low, high = like.amin(), like.amax()
     noise = torch.rand(len(wanted), *like.shape[1:], generator=generator("class proxies"))

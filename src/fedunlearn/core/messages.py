@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..maths.paging import let_go
+from .errors import require
 from .rows import empty
 from .seeds import derive
 
@@ -59,6 +60,8 @@ def train(
     decay, and ``effort`` is the share of the local epochs, rounded up. A model other than the round's own
     brings its ``buffers``.
     """
+    effort = config.get("effort", 1)
+    require(isinstance(effort, int | float) and 0 < effort <= 1, "effort", effort, "above 0 and at most 1")
     return Job("train", params, arrays or {}, {"loss": loss, "step": step, **config}, buffers)
 
 

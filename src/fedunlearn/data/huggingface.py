@@ -74,13 +74,23 @@ def examples(
     """
     if not hasattr(rows, "with_format") or not hasattr(rows, "__len__"):
         raise FedUnlearnError(f"{type(rows).__name__} is not a table of rows: give a datasets.Dataset")
+    if len(columns) != 2:
+        raise FedUnlearnError(f"columns = {columns!r}: name two, the inputs and the labels")
+    if not len(rows):
+        raise FedUnlearnError("there are no rows: give a data set with examples")
     for column in columns:
         if column not in rows.column_names:
             raise FedUnlearnError(f"there is no column {column!r}{did_you_mean(column, rows.column_names)}")
     read = rows.with_format("torch", columns=list(columns))[:]
     x, y = (_stacked(read[column], column) for column in columns)
     x = x.float() / 255 if x.dtype == torch.uint8 else x
-    return Examples(x if transform is None else transform(x), y)
+    if transform is not None:
+        x = transform(x)
+        if not isinstance(x, Tensor) or len(x) != len(y):
+            raise FedUnlearnError(
+                f"transform must return a tensor of {len(y)} inputs, as many as it was given"
+            )
+    return Examples(x, y)
 
 
 def _by_client(partitions: Mapping[ClientId, Rows] | Partitioner) -> Mapping[ClientId, Rows]:

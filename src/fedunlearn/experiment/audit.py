@@ -238,6 +238,12 @@ def _beside(model: Made, models: Mapping[str, Made]) -> tuple[Made | None, Made 
 def finished_experiment(folder: Path) -> Experiment:
     """The experiment of a run that has a model to audit."""
     experiment = recorded(folder)
+    if (folder / "outcome.json").exists() and not finished(folder):
+        outcome = read_outcome(folder)
+        raise FedUnlearnError(
+            f"the run in {folder} failed ({outcome['status']}: {outcome['reason']}), so there is no model to "
+            "audit: change its settings and run it again"
+        )
     if not finished(folder):
         raise FedUnlearnError(
             f"the run in {folder} has not ended, so there is no model to audit: finish it with "
@@ -314,6 +320,6 @@ def _shared(experiment: Experiment, name: str) -> Any:
 
 def _difference(ours: Any, theirs: Any) -> str:
     if isinstance(ours, dict):
-        key = next(key for key in ours if ours[key] != theirs[key])
-        return f"{key}: {_difference(ours[key], theirs[key])}"
+        key = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
+        return f"{key}: {_difference(ours.get(key), theirs.get(key))}"
     return f"{ours!r} and {theirs!r}"

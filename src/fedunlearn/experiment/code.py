@@ -20,10 +20,11 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(_content(path)).hexdigest()
 
 
-def import_code(path: Path, recorded: str = "") -> str:
+def import_code(path: Path, recorded: str = "", *, alone: bool = False) -> str:
     """Imports a file, unless a file with the same content was imported before, and returns its SHA-256.
 
-    A file that is not the ``recorded`` one is refused. Modules beside it can be imported from it.
+    A file that is not the ``recorded`` one is refused. Modules beside it can be imported from it, unless it
+    stands ``alone``.
     """
     if recorded in _imported:
         return recorded
@@ -35,7 +36,7 @@ def import_code(path: Path, recorded: str = "") -> str:
             "or start a new run"
         )
     if found not in _imported:
-        _execute(path, content)
+        _execute(path, content, alone)
         _imported.add(found)
     return found
 
@@ -60,14 +61,14 @@ class _Loader(SourceLoader):
         return self._content
 
 
-def _execute(path: Path, content: bytes) -> None:
+def _execute(path: Path, content: bytes, alone: bool) -> None:
     # Under its own name another file can import it; a name that is taken, like torch, stays what it is.
     name = path.stem if path.stem not in sys.modules else f"{path.stem} of {path.parent}"
     loader = _Loader(path, content)
     spec = spec_from_loader(name, loader)
     assert spec is not None
     module = sys.modules[name] = module_from_spec(spec)
-    if str(path.parent) not in sys.path:
+    if not alone and str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
         loader.exec_module(module)

@@ -178,15 +178,16 @@ def _script(board: Board, styles: Mapping[str, Any]) -> dict[str, Any]:
 
 def _method(board: Board, name: str, styles: Mapping[str, Any]) -> dict[str, Any]:
     about = board.values["methods"].get(name, {})
+    file = about.get("file") or {}
+    told = [str(about.get(key) or "-") for key in ("summary", "paper")]
+    told += [f"{file['name']}, SHA-256 {file['sha256'][:8]}"] if file else []
     return {
         "name": REFERENCES.get(name, name),
         "reference": name if name in REFERENCES else "",
         "ablation": _ablation(name, board),
         "words": {key: str(about.get(key) or "") for key in ("online", "source")},
         "summary": str(about.get("summary") or ""),
-        "about": [
-            str(about[key]) for key in ("summary", "paper", "file") if about.get(key) not in (None, "", "-")
-        ],
+        "about": [text for text in told if text != "-"],
         "style": asdict(styles[name]) if name in styles else None,
     }
 
