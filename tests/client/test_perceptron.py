@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedunlearn.client.perceptron import differentiated, fused
+from fedunlearn.client.perceptron import as_perceptron, differentiated
 from fedunlearn.core.seeds import generator
 
 
@@ -56,7 +56,7 @@ def test_it_is_the_same_function_with_the_same_gradients(depth, flatten, criteri
     x = x if flatten else x.flatten(1)
     before, y = x.clone(), labels(x)
     made, expected = summing(model), summing(plain)
-    loss = fused(model).backward(criterion, x, y)
+    loss = as_perceptron(model).backward(criterion, x, y)
     wanted = criterion(plain(x), y)
     wanted.backward()
     assert torch.equal(loss, wanted)
@@ -78,7 +78,7 @@ def test_cross_entropy_has_the_bits_of_autograd(y):
 
 def test_gradients_are_summed_where_they_are():
     model, x = perceptron(), torch.ones(2, 6)
-    quick, places = fused(model), summing(model)
+    quick, places = as_perceptron(model), summing(model)
     for _ in range(2):
         quick.backward(cross_entropy, x, labels(x))
     assert all(p.grad is place for p, place in zip(model.parameters(), places, strict=True))
@@ -131,7 +131,7 @@ def frozen(model: nn.Sequential) -> nn.Sequential:
     ],
 )
 def test_what_is_not_quite_a_perceptron_is_left_alone(model):
-    assert fused(model) is None
+    assert as_perceptron(model) is None
 
 
 @pytest.mark.parametrize("x", [torch.ones(2, 5, 6), torch.ones(6)])
@@ -139,7 +139,7 @@ def test_inputs_that_are_no_rows_of_numbers_take_the_ordinary_way(x):
     model = perceptron(flatten=False)
     plain = copy.deepcopy(model)
     made, expected = summing(model), summing(plain)
-    loss = fused(model).backward(lambda output, y: output.square().mean(), x, labels(x))
+    loss = as_perceptron(model).backward(lambda output, y: output.square().mean(), x, labels(x))
     wanted = plain(x).square().mean()
     wanted.backward()
     assert torch.equal(loss, wanted)

@@ -34,7 +34,7 @@ from . import audit, canaries, relearning, trial
 from . import data as holdings
 from .data import AUDITED, ClientData, Data, Examples
 from .outputs import Outputs, distance, outputs, probe
-from .perceptron import fused
+from .perceptron import as_perceptron
 from .placement import Placement
 
 EVALUATION_BATCH = 200
@@ -59,7 +59,7 @@ class Learner:
         self._moved = torch.empty_like(self._params)
         self._pieces = vectors.views(self._moved, self._module)
         self._parameters = vectors.trainable(self._module)
-        self._perceptron = fused(self._module) if precision == "fp32" else None
+        self._perceptron = as_perceptron(self._module) if precision == "fp32" else None
         self._buffers = vectors.buffers(self._module)
         self._device = torch.device(device)
         self._precision = precision

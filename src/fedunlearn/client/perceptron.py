@@ -21,7 +21,7 @@ TRIALS = 16
 """At how many places of a product of ``ROWS`` rows a small batch is compared with itself alone."""
 
 
-def fused(model: nn.Module) -> Perceptron | None:
+def as_perceptron(model: nn.Module) -> Perceptron | None:
     """A faster way through the model if it is a perceptron, and nobody watches its layers."""
     if type(model) is not nn.Sequential or any(map(_observed, model.modules())):
         return None

@@ -11,14 +11,14 @@ from torch.nn.functional import cross_entropy
 from ..core import FedUnlearnError, vectors
 from ..core.task import Criterion
 from .data import Examples
-from .perceptron import differentiated, fused
+from .perceptron import as_perceptron, differentiated
 
 
 class Stack:
     """The passes of many perceptrons of one shape, whose parameters are the rows of a matrix."""
 
     def __init__(self, model: nn.Module) -> None:
-        if fused(model) is None:
+        if as_perceptron(model) is None:
             raise FedUnlearnError(
                 "only perceptrons train side by side, and this model is none: use model = 'mlp-small', or an "
                 "nn.Sequential of nn.Flatten and nn.Linear with nn.ReLU between them"

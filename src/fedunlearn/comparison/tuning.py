@@ -85,6 +85,12 @@ def _tried(comparison: Comparison, column: str, row: str) -> tuple[str, Experime
     for name, rows in comparison.tried.items():
         if row in rows and rows[row].backdoor.enabled == experiment.backdoor.enabled:
             return name, rows[row]
+    for name in comparison.tried:
+        if (name, row) in comparison.refused:
+            raise FedUnlearnError(
+                f"{row!r} cannot be tried in column {name!r} ({comparison.refused[name, row]}), so it has no "
+                f"learning rate for {column!r}: leave it out with --only"
+            )
     like = "backdoored" if experiment.backdoor.enabled else "clean"
     raise FedUnlearnError(f"no trial serves column {column!r}: add one with {like} targets to grid.columns")
 

@@ -36,7 +36,7 @@ def _page(board: Board) -> dict[str, Any]:
     """Everything that the template shows."""
     rows = ranked(board, board.requests)
     styles = {name: style(place) for place, name in enumerate(board.methods)}
-    shared, single = _settings(board.values["requests"])
+    shared, differing = _settings(board.values["requests"])
     return {
         "lede": _lede(board),
         "rule": RULE,
@@ -49,7 +49,7 @@ def _page(board: Board) -> dict[str, Any]:
         "ablations": any(_ablation(name, board) for name in board.methods),
         "groups": _groups(board),
         "requests": board.requests,
-        "single": single,
+        "differing": differing,
         "facts": _facts(board) | shared,
         "protocol": board.values["protocol"],
         "rates": _rates(board.values["tuning"]),
