@@ -66,7 +66,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
     ("changes", "sentence"),
     [
         ({"sead": 1}, "unknown key 'sead'; did you mean 'seed'"),
-        ({"data": {"datset": "mnist"}}, "unknown key 'data.datset'; did you mean 'dataset'"),
+        ({"data": {"datset": "mnist"}}, "unknown key 'data.datset'; did you mean 'data.dataset'"),
         ({"data": {"dataset": "minst"}}, "unknown dataset 'minst'; did you mean 'mnist'"),
         ({"data": {"partition": "pat20"}}, "unknown partition 'pat20'; did you mean 'pat-20'"),
         ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'nfresnet18'"),

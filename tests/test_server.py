@@ -16,6 +16,8 @@ from fedunlearn.experiment import recorded
 from fedunlearn.record import read_state, verify
 from fedunlearn.report import collect, write_report
 
+pytestmark = pytest.mark.filterwarnings("ignore:the loss on the data to be forgotten has hardly risen")
+
 SCHEDULE = fu.Schedule(4, 0.05, 3, 0.05)
 
 
@@ -359,5 +361,16 @@ def test_wrong_types_end_in_one_sentence(tmp_path, call, sentence):
 
 def test_the_command_line_refers_to_the_script(tmp_path):
     server(tmp_path).train(2, 0.1)
-    with pytest.raises(fu.FedUnlearnError, match="run that script again"):
+    with pytest.raises(fu.FedUnlearnError, match=r"by the same calls or by Server\.audit"):
         recorded(tmp_path / "0-train")
+
+
+def test_what_the_guards_note_is_a_warning_and_an_outcome_is_short(tmp_path):
+    ours = server(tmp_path)
+    ours.train(5, 0.1)
+    with pytest.warns(UserWarning, match="has hardly risen in unlearning"):
+        outcome = ours.forget("site-1", schedule=SCHEDULE)
+    assert repr(outcome).startswith("<Outcome: done, ")
+    assert "r_acc" in repr(outcome)
+    assert repr(outcome).endswith("1 warnings>")
+    assert len(repr(outcome)) < 200

@@ -389,11 +389,13 @@ def _key(source: KeySource, which: str) -> Any:
         raise FedUnlearnError("the private key is encrypted: use a copy without a passphrase") from None
     except (ValueError, UnsupportedAlgorithm):
         pass
+    if which == "public" and b"PRIVATE KEY" in content and b"-----END" in content:
+        raise FedUnlearnError("this is a private key: give the public one, the file that ends in .pub")
     if isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
         return key
     if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) and key.curve.name in _ORDERS:
         return key
     raise FedUnlearnError(
         f"the {which} key is not a P-256, P-384, P-521 or Ed25519 key in OpenSSH or PEM form; "
-        "name a key file by a Path, or make a key with ssh-keygen -t ecdsa -b 384"
+        "give the right file, or make a key with ssh-keygen -t ecdsa -b 384"
     )

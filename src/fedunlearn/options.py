@@ -9,10 +9,26 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from .core import FedUnlearnError, did_you_mean
+from .core import FedUnlearnError, Phase, did_you_mean
+from .core.registry import method
 
 LARGEST = 1e38
 """Of a number: clients compute in float32, whose range ends at 3e38."""
+
+
+def phases_of(name: str, schedule: object, options: Mapping[str, Any]) -> tuple[Phase, ...]:
+    """The phases of a method with these options; refused where its function returns something else."""
+    what, make = f"method {name!r}", method[name]
+    check_options(what, make, options)
+    try:
+        made = make(schedule, **options)
+    except TypeError as error:
+        raise FedUnlearnError(f"{what} cannot be made: {error}") from error
+    found: tuple[object, ...] = made if isinstance(made, tuple) else (made,)
+    for phase in found:
+        if not isinstance(phase, Phase):
+            raise FedUnlearnError(f"{what} returns {brief(phase)}, which is not a phase: return phases only")
+    return made if isinstance(made, tuple) else (made,)
 
 
 def check_options(what: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -22,6 +38,8 @@ def check_options(what: str, make: Callable[..., Any], options: Mapping[str, Any
     for option, value in options.items():
         if option not in known:
             hint = did_you_mean(option, known) if known else "; it has none"
+            if option in (parameter.name for parameter in parameters):
+                hint = f": give the parameter {option!r} a default value, which makes it one"
             raise FedUnlearnError(f"{what} has no option {option!r}{hint}")
         if not _in_range(value):
             raise FedUnlearnError(

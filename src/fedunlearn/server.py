@@ -45,7 +45,7 @@ from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.rehearsal import asked
 from .engines import Sequential, join, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule, SlicedPretraining
-from .options import check_options
+from .options import check_options, phases_of
 from .running import concluded, finished, run_in
 from .tasks import Classification, described
 
@@ -169,7 +169,7 @@ def forget(
     outcome = server.forget(
         named, method, schedule, stop=stop, evaluate_every=every, gone=gone, guards=guards, **options
     )
-    for warning in outcome.warnings:
+    for warning in outcome.warnings[: -1 if "unmoved" in (outcome.guards or {}) else None]:
         warnings.warn(warning, stacklevel=2)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
@@ -348,7 +348,7 @@ class Server:
 
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
         ``guards`` limit what a single client can do to the model, and note it in ``Outcome.warnings``; None
-        switches them off.
+        switches them off. Targets that do not look forgotten are a Python warning, too.
 
         Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
@@ -379,6 +379,8 @@ class Server:
             self.history = self.history.without(named)
             self._erase_rows(named)
             self._move_to(outcome)
+        if "unmoved" in (outcome.guards or {}):
+            warnings.warn(outcome.warnings[-1], stacklevel=2)
         return outcome
 
     def compare(
@@ -442,9 +444,7 @@ class Server:
         options: Mapping[str, Any],
     ) -> tuple[Phase, ...]:
         """The phases of a method, refused where something that it needs is missing."""
-        make = methods[method]
-        check_options(f"method {method!r}", make, options)
-        phases = make(schedule, **options)
+        phases = phases_of(method, schedule, options)
         try:
             requirements.check(phases, self._request(self.clients, targets), self._task)
         except FedUnlearnError as error:
@@ -467,7 +467,7 @@ class Server:
         _require(isinstance(stop, Sequence), "stop", stop, "give a list of rules")
         if self._lr is not None and schedule.pretrain_lr == Schedule.pretrain_lr:
             schedule = replace(schedule, pretrain_lr=self._lr)
-        phases = methods[method](schedule, **options)
+        phases = phases_of(method, schedule, options)
         config = {
             "method": method,
             "options": dict(options),

@@ -44,6 +44,7 @@ from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.ewcsga import ElasticAscent
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 from fedunlearn.methods.fedosd import ForgettingDescent
+from fedunlearn.options import check_options, phases_of
 
 SHORT = Schedule(3, 0.1, 2, 0.01)
 
@@ -576,3 +577,48 @@ def test_learning_rates_that_cannot_be_computed_with_are_refused(lr, decay, said
 
 def test_the_learning_rate_of_a_phase_without_rounds_does_not_matter():
     assert unlearn([Averaging(0, 1e-300)], request(), Quadratics()).status is Status.DONE
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (lambda request, state: None, "Mistaken.round returns a NoneType: return a State"),
+        (lambda request, state: state.params, "Mistaken.round returns a Tensor: return a State"),
+        (lambda request, state: (yield state.params), "yields a Tensor that does not map clients to jobs"),
+        (lambda request, state: (yield {"site-1": state.params}), "does not map clients to jobs"),
+        (lambda request, state: (yield {"site-77": train(state.params)}), "asks 'site-77', which is not a"),
+        (lambda request, state: (yield {}), "Mistaken.round returns a Replies: return a State"),
+    ],
+)
+def test_mistakes_in_a_round_are_told_to_its_author(body, told):
+    class Mistaken(Averaging):
+        def round(self, request, state):
+            return body(request, state)
+
+    with pytest.raises(FedUnlearnError, match=told):
+        unlearn([Mistaken(1, 0.1)], request(), Quadratics())
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda schedule: [Averaging(1, 0.1)], "returns .*Averaging.*, which is not a phase"),
+        (lambda schedule: Averaging(1), "cannot be made: .* missing 1 required positional argument: 'lr'"),
+    ],
+)
+def test_mistakes_in_a_method_are_told_to_its_author(monkeypatch, made, told):
+    monkeypatch.setattr(method, "_entries", {**method._entries})
+    method("mistaken")(made)
+    with pytest.raises(FedUnlearnError, match=f"method 'mistaken' {told}"):
+        phases_of("mistaken", SHORT, {})
+
+
+def test_one_phase_needs_no_tuple(monkeypatch):
+    monkeypatch.setattr(method, "_entries", {**method._entries})
+    method("single")(lambda schedule: Averaging(schedule.rounds, 0.1))
+    assert phases_of("single", SHORT, {}) == (Averaging(5, 0.1),)
+
+
+def test_a_parameter_without_a_default_is_no_option():
+    with pytest.raises(FedUnlearnError, match="give the parameter 'scale' a default value"):
+        check_options("method 'mine'", lambda schedule, scale: (), {"scale": 1})

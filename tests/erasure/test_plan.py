@@ -411,7 +411,7 @@ def test_a_verdict_needs_the_target_a_retraining_and_examples():
     assert one.claim == "BEHAVIOURALLY_EQUIVALENT"
     assert (one.examples, one.unseen) == ({"hospital-1": "300–999"}, {"hospital-1": "32–99"})
     assert any("second retraining" in each for each in one.impossible)
-    assert any("EQUIVALENT will be out of reach" in each for each in one.impossible)
+    assert any("EQUIVALENT may be out of reach" in each for each in one.impossible)
     two = make_plan(federation, asked, "fedosd", schedule, retrainings=2, canaries=True).evidence
     assert any("against 2 retrainings" in each for each in two.possible)
     assert any("canaries" in each for each in two.possible)

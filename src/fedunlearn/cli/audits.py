@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from .runs import write_html
 
 if TYPE_CHECKING:
     from ..auditing import Evidence, TargetEvidence
-    from ..evidence import Finding
+    from ..evidence import Finding, Influence
 
 
 def audit(
@@ -62,10 +62,12 @@ def audit(
     """
     from ..core import FedUnlearnError
     from ..experiment import audit_with, standard
+    from ..report.evidence import verdict_text
     from .progress import Display
 
     if again is not None and against is None:
         raise FedUnlearnError("--again names a second retraining: name the first with --against")
+    verdicts = {}
     for run in dict.fromkeys(runs):
         if len(runs) > 1:
             out.print(f"\n{run}", style="bold", soft_wrap=True)
@@ -76,6 +78,10 @@ def audit(
         except Interrupted as stop:
             fail(f"{stop}; the same command continues", stop.code)
         _print_evidence(found, run)
+        verdicts[run] = verdict_text(found.verdict)
+    if len(verdicts) > 1:
+        out.print()
+        print_table([["run", "verdict"], *([str(run), verdict] for run, verdict in verdicts.items())])
 
 
 def _print_evidence(found: Evidence, run: Path) -> None:
@@ -87,9 +93,9 @@ def _print_evidence(found: Evidence, run: Path) -> None:
         print_table(_target_table(evidence))
         if measured := _measure_table(evidence):
             print_table(measured)
-    if found.influence:
-        out.print("unseen data of each client")
-        print_table(_influence_table(found))
+    for measure, clients in found.influence.items():
+        out.print(f"{measure} of each client on unseen data")
+        print_table(_influence_table(clients, found.targets))
     for sentence in found.sentences:
         print_text(sentence)
     out.print(f"\nevidence  {run / 'evidence.json'}", soft_wrap=True)
@@ -161,19 +167,14 @@ def _cells(found: Mapping[str, Any], value: str, interval: bool = True) -> dict[
     }
 
 
-def _influence_table(evidence: Evidence) -> list[list[str]]:
-    header = [""]
-    for measure in evidence.influence:
-        header += [measure, "retrained", "difference", "noise floor"]
+def _influence_table(found: Mapping[str, Influence], targets: Collection[str]) -> list[list[str]]:
+    """One measure of every client, against retraining."""
     rows = []
-    for client in dict.fromkeys(c for found in evidence.influence.values() for c in found):
-        row = [f"{client} (target)" if client in evidence.targets else client]
-        for found in evidence.influence.values():
-            if (each := found.get(client)) is None:
-                row += ["-"] * 4
-                continue
-            floor = "-" if each.floor is None else f"{each.floor:.3f}"
-            mark = " !" if each.beyond else ""
-            row += [f"{each.value:.3f}", f"{each.retrained:.3f}", f"{each.difference:+.3f}{mark}", floor]
-        rows.append(row)
-    return [header, *rows]
+    for client, each in found.items():
+        floor = "-" if each.floor is None else f"{each.floor:.3f}"
+        mark = " !" if each.beyond else ""
+        name = f"{client} (target)" if client in targets else client
+        rows.append(
+            [name, f"{each.value:.3f}", f"{each.retrained:.3f}", f"{each.difference:+.3f}{mark}", floor]
+        )
+    return [["", "model", "retraining", "difference", "noise floor"], *rows]

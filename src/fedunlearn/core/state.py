@@ -123,7 +123,7 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """How a run ended."""
 
@@ -141,3 +141,13 @@ class Outcome:
     @property
     def params(self) -> Vector:
         return self.state.params
+
+    def __repr__(self) -> str:
+        """In short: the status, the rounds, and the scores before and after."""
+        measured = [row for row in self.metrics if "r_acc" in row]
+        first, last = (measured[0], measured[-1]) if measured else ({}, {})
+        keys = [key for key in ("asr", "forget_acc", "r_acc") if key in first and key in last]
+        scores = [f"{key} {float(first[key]):.3f} → {float(last[key]):.3f}" for key in keys]
+        noted = [f"{len(self.warnings)} warnings"] if self.warnings else []
+        rounds = f"{self.metrics[-1].get('elapsed', 0)} rounds" if self.metrics else "no rounds"
+        return f"<Outcome: {', '.join([self.status, rounds, *scores, *noted])}>"

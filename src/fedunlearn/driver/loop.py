@@ -378,12 +378,13 @@ class _Run:
         """Drives one round, and keeps what was exchanged."""
         learners = phase.learners(request)
         round = phase.round(request, before)
-        if isinstance(round, State):
-            return round
+        if not isinstance(round, Generator):
+            return _state(phase, round)
         buffers = before.buffers
         try:
             jobs = next(round)
             while True:
+                self._require_jobs(phase, jobs)
                 with clock.waiting():
                     done = yield from self._ask(jobs, before, decay, index, len(exchanges), buffers)
                 if watch is not None:
@@ -394,8 +395,23 @@ class _Run:
                 buffers = done.replies.of(own).merged_buffers(buffers)
                 jobs = round.send(done.replies)
         except StopIteration as stop:
-            after: State = stop.value
+            after = _state(phase, stop.value)
             return after if after.status.failed else replace(after, buffers=buffers)
+
+    def _require_jobs(self, phase: Phase, jobs: Jobs) -> None:
+        """Refuses what a method's author may yield by mistake."""
+        where = f"{type(phase).__name__}.round"
+        if not isinstance(jobs, Mapping) or not all(isinstance(job, Job) for job in jobs.values()):
+            raise FedUnlearnError(
+                f"{where} yields a {type(jobs).__name__} that does not map clients to jobs: yield a "
+                "dictionary such as {client: train(state.params) for client in request.retained}"
+            )
+        known = {*self.request.clients, self.request.public}
+        if unknown := [client for client in jobs if client not in known]:
+            raise FedUnlearnError(
+                f"{where} asks {unknown[0]!r}, which is not a client of this request: ask request.targets, "
+                "request.retained or request.asked"
+            )
 
     def _guarded(
         self,
@@ -552,6 +568,16 @@ class _Run:
             return any(rule.met(self.of(metrics, target), target) for rule in self.stop)
         except NotMeasured:
             return False
+
+
+def _state(phase: Phase, returned: object) -> State:
+    """What a round returned; refused where it is no state, as after a forgotten ``return``."""
+    if not isinstance(returned, State):
+        raise FedUnlearnError(
+            f"{type(phase).__name__}.round returns a {type(returned).__name__}: return a State, such as "
+            "state.step(direction)"
+        )
+    return returned
 
 
 def _answered_by(federation: Federation, asking: Asking[Result]) -> Result:

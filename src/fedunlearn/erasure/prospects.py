@@ -120,12 +120,12 @@ def _too_few(examples: Mapping[ClientId, int], unseen: Mapping[ClientId, int]) -
         if min(map(_least, held)) >= MINIMUM:
             continue
         what = "EQUIVALENT" if min(held) >= BUCKETS[0] else "EQUIVALENT, or even an alarm,"
-        chance = "may be" if min(held) >= BUCKETS[2] else "will be"
+        chance = "may be" if count >= BUCKETS[2] else "will be"
         others = bucket(held[1]) if target in unseen else "no"
         yield (
             f"{what} {chance} out of reach: it needs {MINIMUM} forgotten and {MINIMUM} unseen examples, and "
             f"{target} has {bucket(count)} and {others} test examples"
-            + (", unless its set 'audit' is larger" if _least(held[1]) < MINIMUM else "")
+            + (" (its set 'audit', which counts too, is not known here)" if _least(held[1]) < MINIMUM else "")
         )
 
 

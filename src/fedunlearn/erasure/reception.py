@@ -97,7 +97,9 @@ def examine(desk: Desk, document: str, model_sha256: str | None = None) -> Erasu
     served = desk.models() | ({model_sha256} if model_sha256 else set())
     if served and checked.model_sha256 not in served:
         raise Refused(
-            Refusal.OTHER_MODEL, "the request names a model that this desk does not serve: sign a new one"
+            Refusal.OTHER_MODEL,
+            "the request names a model that this desk does not serve: sign a new one, with the model hash "
+            "that fedunlearn requests prints (the hash of the file is another one)",
         )
     for other in desk.cases():
         received = other.last("received")

@@ -32,8 +32,8 @@ def import_code(path: Path, recorded: str = "", *, alone: bool = False) -> str:
     found = hashlib.sha256(content).hexdigest()
     if recorded and found != recorded:
         raise FedUnlearnError(
-            f"{path} has changed since the run began: restore it, give the command an unchanged copy, "
-            "or start a new run"
+            f"{path} has changed since the run began: restore it, give the command an unchanged copy, or "
+            "start a new run in another folder (--out)"
         )
     if found not in _imported:
         _execute(path, content, alone)

@@ -20,7 +20,9 @@ def first_problem(error: ValidationError, table: type[BaseModel] | None) -> str:
             break
         place.append(part)
         if part not in table.model_fields:
-            return f"unknown key {'.'.join(place)!r}{did_you_mean(part, table.model_fields)}"
+            above = ".".join(place[:-1])
+            known = [f"{above}.{field}" if above else field for field in table.model_fields]
+            return f"unknown key {'.'.join(place)!r}{did_you_mean('.'.join(place), known)}"
         annotation = table.model_fields[part].annotation
         kinds = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type)]
         table = next((one for one in kinds if issubclass(one, BaseModel)), None)

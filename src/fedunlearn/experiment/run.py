@@ -165,11 +165,14 @@ def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | N
 def recorded(folder: Path) -> Experiment:
     """The experiment of a run folder, whose files are verified first."""
     manifest = verify(folder, resuming=not finished(folder))
+    config = read_json(folder / "experiment.json")
     if manifest is None or not manifest.verified:
         tell_unverified([folder])
-    config = read_json(folder / "experiment.json")
     if isinstance(config, dict) and config.get("kind") == "server":
-        raise FedUnlearnError(f"a Python script with fedunlearn.Server wrote {folder}: run that script again")
+        raise FedUnlearnError(
+            f"a Python script with fedunlearn.Server wrote {folder}: continue or audit it there, by the same "
+            "calls or by Server.audit"
+        )
     if isinstance(config, dict) and config.get("kind") == EARLIER:
         raise FedUnlearnError(f"{folder} is a part of the run in {folder.parents[1]}: name that folder")
     return check(config, str(folder))

@@ -16,13 +16,12 @@ from pydantic import (
 )
 
 from ..core import Phase, Precision
-from ..core.registry import method as methods
 from ..driver import Guards
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
 from ..methods.knot import ClusteredPretraining
 from ..methods.sisa import SlicedPretraining
-from ..options import LARGEST, check_options
+from ..options import LARGEST, phases_of
 
 
 def _openable(path: Path) -> Path:
@@ -247,8 +246,6 @@ class Experiment(Table):
     recovery: StagePlan = StagePlan()
 
     def phases(self) -> tuple[Phase, ...]:
-        make = methods[self.method]
-        check_options(f"method {self.method!r}", make, self.options)
         schedule = Schedule(
             self.unlearning.rounds,
             self.unlearning.lr,
@@ -256,7 +253,7 @@ class Experiment(Table):
             self.recovery.lr,
             self.pretraining.lr,
         )
-        return make(schedule, **self.options)
+        return phases_of(self.method, schedule, self.options)
 
     def pretraining_phase(self) -> Pretraining:
         plan = self.pretraining
