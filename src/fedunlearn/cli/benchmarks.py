@@ -42,8 +42,7 @@ def benchmark(
     write_leaderboard(results, page)
     lines = next(iter(leaderboard_tables(results).values()))
     print_table([[unescape(text) for text in line] for line in lines])
-    for path in (results, page):
-        out.print(str(path), soft_wrap=True)
+    out.print(f"results  {results}\nleaderboard  {page}", soft_wrap=True)
 
 
 def leaderboard(
@@ -86,4 +85,4 @@ def leaderboard(
         merged = Path(place) / "results.json"
         write_results(merged, merge(results))
         write_leaderboard(merged, page)
-    out.print(str(page), soft_wrap=True)
+    out.print(f"leaderboard  {page}", soft_wrap=True)

@@ -113,7 +113,8 @@ def _explained(error: UsageProblem) -> str:
             place = next(n for n, word in enumerate(words) if word.partition("=")[0] == option)
             value = words[place].partition("=")[2] or words[place + 1]
             return f"{name} is a setting, not an option: write {name}={value}"
-    return str(error.format_message())
+    said, *hints = str(error.format_message()).split(" Did you mean ")
+    return f"{said} Did you mean {hints[0]}" if hints else said  # some versions of typer say it twice
 
 
 def _out_of_memory(error: Exception) -> bool:

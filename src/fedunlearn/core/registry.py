@@ -20,7 +20,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` where something close is known, else the list of what is."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+    listed = f"; known: {', '.join(names)}" if names else "; there are none yet"
+    return f"; did you mean {close[0]!r}?" if close else listed
 
 
 @dataclass(frozen=True)
