@@ -374,3 +374,11 @@ def test_what_the_guards_note_is_a_warning_and_an_outcome_is_short(tmp_path):
     assert "r_acc" in repr(outcome)
     assert repr(outcome).endswith("1 warnings>")
     assert len(repr(outcome)) < 200
+
+
+def test_a_folder_of_steps_is_answered_with_one_of_them(tmp_path):
+    server(tmp_path).train(2, 0.1)
+    with pytest.raises(fu.FedUnlearnError, match=r"name one of the runs in it, such as .*0-train"):
+        recorded(tmp_path)
+    with pytest.raises(fu.FedUnlearnError, match="nothing does not exist: name the folder of a run"):
+        recorded(tmp_path / "nothing")

@@ -54,9 +54,13 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        lacks = f"has no {path.name}" if path.parent.is_dir() else "does not exist"
+        folder = path.parent
+        if not folder.is_dir():
+            raise FedUnlearnError(f"{folder} does not exist: name the folder of a run") from None
+        inside = sorted(found.parent for found in folder.glob(f"*/{path.name}"))
+        run = f"one of the runs in it, such as {inside[-1]}" if inside else "the folder of a run"
         raise FedUnlearnError(
-            f"{path.parent} {lacks}, so it is not a run folder, or it is damaged: name the folder of a run"
+            f"{folder} has no {path.name}, so it is not a run folder, or it is damaged: name {run}"
         ) from None
     except (ValueError, RecursionError) as error:
         raise FedUnlearnError(f"{path} is not JSON ({error}): {RECOVERY_HINT}") from None
