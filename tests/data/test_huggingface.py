@@ -72,7 +72,7 @@ def test_a_client_of_a_partitioner_is_forgotten(table, tmp_path):
     server = fu.Server(model, clients(partitioner), folder=tmp_path, training=training, workers=1)
     trained = server.train(rounds=8, lr=0.1)
     assert trained.metrics[-1]["r_acc"] > 0.5
-    assert server.forget("client-0", "fedosd", fu.Schedule(1, 0.02, 1, 0.02)).status == "done"
+    assert server.forget("client-0", "fast-retrain", rounds=2).status == "done"
 
 
 def test_columns_of_numbers(table):
@@ -95,11 +95,19 @@ def test_columns_of_numbers(table):
         ({"partitions": partitioners.IidPartitioner(2)}, "set its dataset first"),
         ({"test": 0.6, "audit": 0.4}, "leave nothing to train on"),
         ({"test": 1.5}, "test = 1.5: it must be"),
+        ({"columns": ("image", "note", "label")}, "name two, the inputs and the labels"),
+        ({"transform": lambda x: x[:5]}, "transform must return a tensor"),
+        ({"transform": lambda x: None}, "transform must return a tensor"),
     ],
 )
 def test_refusals(table, given, said):
     with pytest.raises(fu.FedUnlearnError, match=said):
         clients(**{"partitions": {"a": table}} | given)
+
+
+def test_an_empty_table_is_refused():
+    with pytest.raises(fu.FedUnlearnError, match="there are no rows"):
+        examples(datasets.Dataset.from_dict({"image": [], "label": []}))
 
 
 def test_a_stream_is_refused(table):
