@@ -129,4 +129,4 @@ def test_the_page_of_the_documentation_runs(tmp_path):
     (tmp_path / "partitions.py").write_text(shown)
     printed = script(tmp_path / "partitions.py", tmp_path)
     assert re.search(r"^client-3 \(\d+, 1, 28, 28\) \d+$", printed, re.MULTILINE)
-    assert re.search(r"^done 0\.[3-9]", printed, re.MULTILINE)
+    assert re.search(r"^<Outcome: done, 10 rounds, r_acc .* → 0\.[3-9]", printed, re.MULTILINE)
