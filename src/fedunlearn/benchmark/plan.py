@@ -18,6 +18,7 @@ from ..core import FedUnlearnError
 from ..core.registry import did_you_mean, method
 from ..experiment import Experiment, import_code, parse
 from ..methods import Schedule
+from ..options import phases_of
 from ..report.audits import REFERENCES
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
@@ -91,6 +92,10 @@ def registered_by(file: Path, recorded: str = "") -> list[str]:
     for name in added:
         if problem := _problem(name):
             raise FedUnlearnError(f"{file}: method {name!r} {problem}")
+        try:
+            phases_of(name, Schedule(), {})
+        except FedUnlearnError as error:
+            raise FedUnlearnError(f"{file}: {error}") from None
     return added
 
 
@@ -103,10 +108,6 @@ def _problem(name: str) -> str:
     for key in ("paper", "source", "summary", "online"):
         if not method.entry(name).about.get(key):
             return f"does not state its {key}: add {key}=… to @method"
-    try:
-        method[name](Schedule())
-    except TypeError as error:
-        return f"cannot be made from a schedule alone ({error}): give its options defaults"
     return ""
 
 

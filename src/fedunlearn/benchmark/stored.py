@@ -215,10 +215,12 @@ def merge(files: Sequence[Path]) -> Results:
                 raise _contradiction(path, cell.name)
             if cell.ran:
                 environments[cell.environment] = part.environments[cell.environment]
-        for name in wanted & part.methods.keys():
-            if part.submitted and about.get(name, part.methods[name]) != part.methods[name]:
+        for name, described in part.methods.items():
+            if name not in wanted:
+                continue
+            if part.submitted and about.get(name, described) != described:
                 raise _contradiction(path, name)
-            about[name] = part.methods[name]
+            about[name] = described
             chosen.setdefault(name, {}).update(part.tuning.chosen.get(name, {}))
     first = parts[0][1]
     known = {name for _, part in parts for name in part.requests}
