@@ -19,7 +19,7 @@ from fedunlearn.core import FedUnlearnError
 from fedunlearn.evidence import Finding, Verdict
 from fedunlearn.record import read_json, write
 from fedunlearn.report import markdown, read_evidence, read_run
-from fedunlearn.report.evidence import verdict_text
+from fedunlearn.report.evidence import AuditedTarget, verdict_text
 from fedunlearn.report.summary import before, summarise
 from fedunlearn.reproduction.paper import lookup
 from fedunlearn.reproduction.results_page import MARKED
@@ -73,12 +73,14 @@ def audited(run: Path) -> dict[str, Any]:
         "rounds": int(numbers["rounds"]),
         "seconds": round(numbers["seconds"], 1),
         "stages": {**stages, "2": {key: round(numbers[key], 5) for key in SCORES}},
-        "model": _found(target.finding, target.tail),
-        "omega0": {} if target.original is None else _found(target.original),
+        "model": _found("model", target, target.finding, target.tail),
+        "omega0": {} if target.original is None else _found("original", target, target.original),
     }
 
 
-def _found(finding: Finding, tail: Finding | None = None) -> dict[str, Any]:
+def _found(
+    model: str, target: AuditedTarget, finding: Finding, tail: Finding | None = None
+) -> dict[str, Any]:
     interval = finding.difference_interval
     assert interval is not None  # the audit had retrainings
     return {
@@ -87,6 +89,8 @@ def _found(finding: Finding, tail: Finding | None = None) -> dict[str, Any]:
         "interval": [_rounded(interval.low), _rounded(interval.high)],
         "hardest": None if tail is None else _rounded(tail.difference),
         "alarm": None if tail is None else tail.verdict in (Verdict.UNDER, Verdict.OVER),
+        "asr_gap": _rounded(target.asr_unseen[model] - target.asr_unseen["retrained"]),
+        "probe_gap": _rounded(target.probe[model] - target.probe["retrained"]),
     }
 
 
@@ -109,7 +113,8 @@ def renewed(page: str, runs: Sequence[Stored]) -> str:
 
 
 def _table(runs: Sequence[Stored]) -> str:
-    titles = ["request", "model", "rounds", "ASR", "R-Acc", "worst", "AUC gap", "verdict", "hardest"]
+    audit = ("ASR gap, unseen", "probe gap", "AUC gap", "hardest", "verdict")
+    titles = ["request", "model", "rounds", "ASR", "R-Acc", "worst", *audit]
     return markdown([titles, *_lines(runs)]) if runs else "No results are stored yet."
 
 
@@ -120,7 +125,7 @@ def _lines(runs: Sequence[Stored]) -> Iterator[list[str]]:
         yield [f"{column}, seed {seed}", "ω⁰", "–", *scores, *_told(start)]
         for run in mine:
             if "1" in run["stages"]:
-                yield ["", f"`{run['row']}`¹", "", *_scores(column, run["row"], 1, run), "", "", ""]
+                yield ["", f"`{run['row']}`¹", "", *_scores(column, run["row"], 1, run), *[""] * 5]
             mark = "²" if "1" in run["stages"] else ""
             name, rounds = f"`{run['row']}`{mark}", str(run["rounds"])
             yield ["", name, rounds, *_scores(column, run["row"], 2, run), *_told(run["model"])]
@@ -150,7 +155,7 @@ def _told(found: Mapping[str, Any]) -> list[str]:
     low, high = map(_signed, found["interval"])
     gap = f"{_signed(found['difference'])} [{low}, {high}]"
     hardest = "–" if found["hardest"] is None else _signed(found["hardest"]) + (", alarm" * found["alarm"])
-    return [gap, found["verdict"], hardest]
+    return [_signed(found["asr_gap"]), _signed(found["probe_gap"]), gap, hardest, found["verdict"]]
 
 
 def main(folders: Sequence[str]) -> None:
