@@ -186,7 +186,7 @@ def test_jobs_may_differ_in_everything():
             "uce" if number % 2 else "task",
             arrays={"weight": torch.tensor(float(number)), "empty": torch.empty(0)},
             lr=0.1 / (1 + number),
-            effort=(1 + number) / 4,
+            effort=(1 + number % 4) / 4,
         )
         for number, client in enumerate(data)
     }
