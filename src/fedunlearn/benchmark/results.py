@@ -39,17 +39,18 @@ def gather(comparison: Comparison, folder: Path) -> Results:
         row: experiment for rows in comparison.columns.values() for row, experiment in rows.items()
     }
     named = dict.fromkeys(cell.method for cell in cells if cell.method not in REFERENCES)
+    asked = requests()
     chosen: dict[str, dict[str, float]] = {}
     for cell in cells:
         if cell.rate is not None:
-            kind = requests()[cell.request]["kind"]
+            kind = asked[cell.request]["kind"]
             chosen.setdefault(cell.method, {})[kind] = cell.rate
     return Results(
         protocol=protocol_digest(),
         seeds=comparison.seeds,
         tuning=Tuning(seed=comparison.grid.seed or 0, rates=tuple(comparison.grid.rates), chosen=chosen),
         environments=environments,
-        requests={name: request for name, request in requests().items() if name in comparison.columns},
+        requests={name: request for name, request in asked.items() if name in comparison.columns},
         methods={name: _about(name, experiments.get(name)) for name in named},
         results=tuple(cell.model_copy(update={"digest": cell.repeatable()}) for cell in cells),
     )
