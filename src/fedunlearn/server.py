@@ -536,7 +536,7 @@ class Server:
         identity = {
             "config": begun,
             "anchors": [record.digest({"anchor": anchor}) for anchor in request.anchors],
-            **{key: record.environment()[key] for key in ("torch", "cpu_capability")},
+            **record.decisive(),
         }
         with record.locked(place / "lock"):
             if finished(place):

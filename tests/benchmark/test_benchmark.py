@@ -238,10 +238,11 @@ def test_fewer_cells_than_asked_for_is_an_error(submission, tmp_path):
         list(check_results(submission.results, 4, tmp_path, unseen, workers=1))
 
 
-def test_results_of_another_kind_of_machine_are_not_compared(submission, tmp_path):
+@pytest.mark.parametrize("part", ["cpu_capability", "numerics"])
+def test_results_of_another_kind_of_machine_are_not_compared(submission, tmp_path, part):
     found = read_results(submission.results)
     (there,) = found.environments.values()
-    abacus = {**there, "cpu_capability": "abacus"}
+    abacus = {**there, part: "abacus"}
     moved = [
         cell.model_copy(update={"environment": digest(abacus)[:8]}) for cell in found.results if cell.ran
     ]

@@ -14,7 +14,7 @@ from .plan import protocol
 from .results import gather
 from .stored import UNSTABLE, Cell, Results, read_results
 
-ARITHMETIC = ("torch", "cpu_capability", "system", "byteorder")
+ARITHMETIC = ("torch", "cpu_capability", "numerics", "system", "byteorder")
 """Parts of an environment on which the bits of a model depend."""
 
 

@@ -18,11 +18,8 @@ from ..core.seeds import derive
 from ..data import PUBLIC, Population, load, plant, poison, populate, reserve, trigger
 from ..driver import Participation
 from ..engines import Sequential, join, simulate
-from ..record import environment
+from ..record import decisive
 from .settings import Experiment
-
-DECISIVE = ("torch", "cpu_capability")
-"""Parts of the environment that change the bits of a result."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +126,5 @@ def specimen(experiment: Experiment, number: int = 0) -> tuple[Examples, Example
 
 def arithmetic(experiment: Experiment) -> dict[str, object]:
     """Where, in which numbers and by which software an experiment computes: it decides about bits."""
-    made_with = environment()
     card = [torch.cuda.get_device_name()] if experiment.device == "cuda" else []
-    return {
-        "arithmetic": [experiment.device, experiment.precision, *card],
-        **{key: made_with[key] for key in DECISIVE},
-    }
+    return {"arithmetic": [experiment.device, experiment.precision, *card], **decisive()}

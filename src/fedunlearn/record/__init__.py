@@ -1,10 +1,11 @@
 """Run folders: the files of a run, how to resume from them, and how their damage is noticed."""
 
 from ..core.hashes import digest, fingerprint, model_hash
+from .environment import decisive, environment
 from .files import Cipher, json_bytes, locked, read_tensors, write, write_json, write_tensors
 from .folders import Folder, claim
 from .manifest import RECOVERY_HINT, Manifest, read_manifest, tell_unverified, verify
-from .runs import Recorder, earlier, environment, public, read_json, read_metrics, read_outcome
+from .runs import Recorder, earlier, public, read_json, read_metrics, read_outcome
 from .states import read_state, write_state
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Manifest",
     "Recorder",
     "claim",
+    "decisive",
     "digest",
     "earlier",
     "environment",

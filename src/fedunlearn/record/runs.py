@@ -7,19 +7,14 @@ import hashlib
 import json
 import math
 import os
-import platform
-import sys
 import time
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import torch
 
 from ..core import Event, FedUnlearnError, Guarded, Metrics, Progress, Status
 from .files import Cipher, explained, make_folder, remove_partial
@@ -29,19 +24,6 @@ from .states import read_state
 
 FORMAT = "fedunlearn checkpoint 2"
 KEPT = 2
-
-
-def environment() -> dict[str, str]:
-    """The environment that affects the bits and the duration of a run, besides configuration and seed."""
-    return {
-        "fedunlearn": version("fedunlearn"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": str(os.cpu_count()),
-        "byteorder": sys.byteorder,
-    }
 
 
 def earlier(folder: Path, number: int) -> Path:
