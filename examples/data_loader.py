@@ -7,7 +7,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import fedunlearn as fu
-from fedunlearn.methods.fedavg import Pretraining
 
 torch.manual_seed(0)
 centres = 2 * torch.randn(4, 8)
@@ -42,12 +41,10 @@ def client(shift: int) -> fu.ClientData:
 
 clients = {f"site-{number}": client(shift=2 * (number == 0)) for number in range(5)}
 model = Classifier()
-request = fu.Request(fu.flatten(model), tuple(clients), targets=("site-0",))
-phases = fu.method["fedosd"](fu.Schedule(20, 0.05, 10, 0.02))
 
-with fu.simulate(model, clients) as federation:
-    trained = fu.unlearn([Pretraining(40, 0.1)], request, federation)
-    outcome = fu.unlearn(phases, request.starting_from(trained.state), federation)
+server = fu.Server(model, clients, folder="runs/data-loader")
+server.train(rounds=40, lr=0.1)
+outcome = server.forget("site-0", "fedosd", fu.Schedule(20, 0.05, 10, 0.02))
 print("accuracy")
 for row in (outcome.metrics[0], outcome.metrics[20], outcome.metrics[-1]):
     print(

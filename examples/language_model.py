@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 import fedunlearn as fu
-from fedunlearn.methods.fedavg import Pretraining
 
 VOCABULARY, LENGTH = 16, 12
 torch.manual_seed(0)
@@ -33,13 +32,16 @@ def client(stride: int) -> fu.ClientData:
 
 clients = {f"site-{number}": client(stride=5 if number == 0 else 1) for number in range(4)}
 model = Transformer()
-training = fu.LocalTraining(batch_size=50)
-request = fu.Request(fu.flatten(model), tuple(clients), targets=("site-0",))
-phases = fu.method["fedosd"](fu.Schedule(20, 0.1, 10, 0.05))
 
-with fu.simulate(model, clients, task=fu.LanguageModel()) as federation:
-    trained = fu.unlearn([Pretraining(30, 0.3)], request, federation, training=training)
-    outcome = fu.unlearn(phases, request.starting_from(trained.state), federation, training=training)
+server = fu.Server(
+    model,
+    clients,
+    folder="runs/language-model",
+    task=fu.LanguageModel(),
+    training=fu.LocalTraining(batch_size=50),
+)
+server.train(rounds=30, lr=0.3)
+outcome = server.forget("site-0", "fedosd", fu.Schedule(20, 0.1, 10, 0.05))
 print("share of next tokens that are right")
 for row in (outcome.metrics[0], outcome.metrics[20], outcome.metrics[-1]):
     print(

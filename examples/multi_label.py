@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 import fedunlearn as fu
-from fedunlearn.methods.fedavg import Pretraining
 
 torch.manual_seed(0)
 weights = torch.randn(8, 4)
@@ -19,13 +18,12 @@ def client(inverted: bool) -> fu.ClientData:
 
 clients = {f"site-{number}": client(inverted=number == 0) for number in range(5)}
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
-training = fu.LocalTraining(batch_size=50)
-request = fu.Request(fu.flatten(model), tuple(clients), targets=("site-0",))
-phases = fu.method["fedosd"](fu.Schedule(30, 0.3, 15, 0.1))
 
-with fu.simulate(model, clients, task=fu.MultiLabel()) as federation:
-    trained = fu.unlearn([Pretraining(80, 0.5)], request, federation, training=training)
-    outcome = fu.unlearn(phases, request.starting_from(trained.state), federation, training=training)
+server = fu.Server(
+    model, clients, folder="runs/multi-label", task=fu.MultiLabel(), training=fu.LocalTraining(batch_size=50)
+)
+server.train(rounds=80, lr=0.5)
+outcome = server.forget("site-0", "fedosd", fu.Schedule(30, 0.3, 15, 0.1))
 print("share of labels that are right")
 for row in (outcome.metrics[0], outcome.metrics[30], outcome.metrics[-1]):
     print(

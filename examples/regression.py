@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 import fedunlearn as fu
-from fedunlearn.methods.fedavg import Pretraining
 
 torch.manual_seed(0)
 weights = torch.randn(6)
@@ -19,13 +18,16 @@ def client(faulty: bool) -> fu.ClientData:
 
 clients = {f"site-{number}": client(faulty=number == 0) for number in range(5)}
 model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1))
-training = fu.LocalTraining(batch_size=50)
-request = fu.Request(fu.flatten(model), tuple(clients), targets=("site-0",))
-phases = fu.method["fedosd"](fu.Schedule(30, 0.03, 15, 0.01))
 
-with fu.simulate(model, clients, task=fu.Regression(scale=1.0)) as federation:
-    trained = fu.unlearn([Pretraining(80, 0.02)], request, federation, training=training)
-    outcome = fu.unlearn(phases, request.starting_from(trained.state), federation, training=training)
+server = fu.Server(
+    model,
+    clients,
+    folder="runs/regression",
+    task=fu.Regression(scale=1.0),
+    training=fu.LocalTraining(batch_size=50),
+)
+server.train(rounds=80, lr=0.02)
+outcome = server.forget("site-0", "fedosd", fu.Schedule(30, 0.03, 15, 0.01))
 print("mean squared error")
 for row in (outcome.metrics[0], outcome.metrics[30], outcome.metrics[-1]):
     print(

@@ -231,7 +231,7 @@ def test_without_scipy_rates_in_the_tail_are_left_out(monkeypatch):
     found = audit(fu.Sequential(network(), marked()), retrained(3))
     assert found.targets[TARGET].tpr == {}
     assert found.targets[TARGET].distance
-    assert any("SciPy: install fedunlearn[evidence]" in sentence for sentence in found.sentences)
+    assert any("SciPy is missing, install fedunlearn[evidence]" in sentence for sentence in found.sentences)
 
 
 def test_what_a_task_or_model_does_not_have_is_said_to_be_left_out():

@@ -19,6 +19,12 @@ from fedunlearn.methods.fedavg import Pretraining
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Examples write their run folders where they are started."""
+    monkeypatch.chdir(tmp_path)
+
+
 def printed(name: str, capsys) -> list[tuple[float, float]]:
     """What an example prints for the forgotten client and for the retained ones, line by line."""
     with torch.random.fork_rng():

@@ -413,15 +413,16 @@ def _tugs_of_war(
 def _omitted(found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWar]) -> tuple[str, ...]:
     """What was not measured, and why."""
     told = []
-    if not exact_bounds():
-        told.append("True positive rates need exact bounds, and these SciPy: install fedunlearn[evidence].")
-    elif few := [target for target, each in found.items() if len(each.tpr) < len(FPRS)]:
-        least = min(found[target].finding.n_unseen for target in few)
+    few = [target for target, each in found.items() if len(each.tpr) < len(FPRS)]
+    least = min((found[target].finding.n_unseen for target in few), default=0)
+    if few and least < max(map(needed_unseen, FPRS.values())):
         needs = ", ".join(f"{needed_unseen(fpr):,} at {title} FPR" for title, fpr in FPRS.items())
         told.append(
             f"True positive rates need many unseen examples ({needs}), and there are only {least:,}: "
             f"not all measured for {listed(few)}."
         )
+    if least >= min(map(needed_unseen, FPRS.values())) and not exact_bounds():
+        told.append("True positive rates were not measured: SciPy is missing, install fedunlearn[evidence].")
     if none := [target for target, each in found.items() if not each.distance]:
         told.append(f"Output distances need one label for each example: not measured for {listed(none)}.")
     if none := [target for target, each in found.items() if not each.probe]:

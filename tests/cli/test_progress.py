@@ -13,6 +13,7 @@ from fedunlearn.core import Event, Progress, State, Status
 from fedunlearn.methods import Schedule
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.fedosd import fedosd
+from fedunlearn.methods.retrain import retrain
 
 PHASES = fedosd(Schedule(4, 0.1, 3, 0.1))
 TRAINING = (Pretraining(10, 0.1),)
@@ -62,6 +63,15 @@ def test_measurements_say_which_round_they_are_from():
     late = {"asr": 0.5, "r_acc": 0.25}
     lines = plain(start(), event(0, 1), event(0, 2, **late), event(0, 3), seconds=10.0)[1:]
     assert [re.search(r"\((.*)\)", line)[1] for line in lines] == ["before", "round 2", "round 2"]
+
+
+def test_a_new_model_is_retrained_and_has_no_scores_of_the_one_before():
+    phases = retrain(Schedule(1, 0.1, 2, 0.1))
+    lines = plain(start(phases), event(0, 1, phases), event(0, 2, phases, **SCORES), seconds=10.0)[1:]
+    assert [line.split("  about")[0] for line in lines] == [
+        "retraining 1/3",
+        "retraining 2/3  ASR 12.5%  R-Acc 75.0% (round 2)",
+    ]
 
 
 def test_plain_lines_come_no_faster_than_one_in_ten_seconds():

@@ -11,10 +11,11 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from ..core import Event, Stage, Status
+from ..core import Event, Phase, Stage, Status
 from ..measure.metrics import forgetting_key, metric, utility_key
 
 QUIET_SECONDS = 10.0
+RETRAINING = "retraining"
 MEASURED_ROUNDS = 3
 """After so many rounds of many runs, their total time is estimated."""
 
@@ -138,7 +139,7 @@ class Display:
         shown = filter(None, (forgetting_key(event.metrics), utility_key(event.metrics)))
         if measured := {key: float(event.metrics[key]) for key in shown}:
             self._scores = measured
-            self._scored = ("start" if begins else phase.stage, state.round)
+            self._scored = ("start" if begins else _title(phase), state.round)
         self._estimate.hear(run, event)
         if begins:
             return
@@ -149,23 +150,24 @@ class Display:
         if self._bars is not None:
             self._draw(
                 event.progress.phase if phase.stage is not Stage.PRETRAINING else -1,
-                phase.stage,
+                _title(phase),
                 state.round,
                 state.round if ended and not state.status.failed else phase.rounds,
             )
             self._show_total(label)
         elif ended or self._clock() - self._said_at >= QUIET_SECONDS:
             self._said_at = self._clock()
-            parts = [f"{phase.stage} {state.round}/{phase.rounds}", self._measurements(phase.stage)]
+            title = _title(phase)
+            parts = [f"{title} {state.round}/{phase.rounds}", self._measurements(title)]
             if (left := self._estimate.seconds_left() or 0) >= 1:
                 parts.append(f"about {duration(left)} left")
             self._print("  ".join(filter(None, parts)))
 
-    def _draw(self, phase: int, stage: str, done: int, rounds: int) -> None:
+    def _draw(self, phase: int, title: str, done: int, rounds: int) -> None:
         assert self._bars is not None
         if phase not in self._tasks:
-            self._tasks[phase] = self._bars.add_task(stage, total=rounds, said="", left="")
-        said = self._measurements(stage)
+            self._tasks[phase] = self._bars.add_task(title, total=rounds, said="", left="")
+        said = self._measurements(title)
         self._bars.update(self._tasks[phase], total=rounds, completed=done, said=said)
 
     def _show_total(self, label: str) -> None:
@@ -181,17 +183,23 @@ class Display:
             left="" if seconds is None else f"ETA {duration(seconds)}",
         )
 
-    def _measurements(self, stage: str) -> str:
-        """The last scores, and the round that they are from."""
-        if not self._scores:
-            return ""
+    def _measurements(self, title: str) -> str:
+        """The last scores, and the round that they are from; those of ω⁰ say nothing about a new model."""
         then, number = self._scored
-        when = f"round {number}" if then == stage else "before" if then == "start" else f"{then} {number}"
+        if not self._scores or (then == "start" and title == RETRAINING):
+            return ""
+        when = f"round {number}" if then == title else "before" if then == "start" else f"{then} {number}"
         scores = [f"{metric(key).title} {metric(key).text(value)}" for key, value in self._scores.items()]
         return f"{'  '.join(scores)} ({when})"
 
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def _title(phase: Phase) -> str:
+    """What a phase is called here: one that trains a new model belongs to post-training, as in the paper."""
+    new = phase.stage is Stage.POSTTRAINING and "fresh" in phase.needs
+    return RETRAINING if new else phase.stage
 
 
 def duration(seconds: float) -> str:

@@ -457,7 +457,14 @@ def _sentence(
             )
         case Verdict.NO_SIGNAL:
             return f"No signal: {_BLIND[gate]}, so it cannot certify any other."
-    if min(found.n_forgotten, found.n_unseen) < minimum:
+    fewest = min(found.n_forgotten, found.n_unseen)
+    if fewest < ALARM_MINIMUM and 0 not in alarm:
+        return (
+            f"Inconclusive: the {100 * level:.3g} % interval of the difference, {alarm}, excludes 0, but an "
+            f"alarm needs {ALARM_MINIMUM} forgotten and unseen examples, and there are "
+            f"{found.n_forgotten:,} and {found.n_unseen:,}."
+        )
+    if fewest < minimum:
         return (
             f"Inconclusive: equivalence needs {minimum:,} forgotten and unseen examples, and there are "
             f"{found.n_forgotten:,} and {found.n_unseen:,}."
