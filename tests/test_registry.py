@@ -15,6 +15,16 @@ def test_a_name_close_to_nothing_gets_the_list():
     assert did_you_mean("zzz", ["b", "a"]) == "; known: a, b"
 
 
+def test_another_number_is_no_misspelling():
+    assert did_you_mean("site-9", ["site-1", "site-2"]) == "; known: site-1, site-2"
+    assert did_you_mean("sitte-1", ["site-1", "site-2"]) == "; did you mean 'site-1'?"
+
+
+def test_a_long_list_is_cut():
+    told = did_you_mean("site-2000", [f"site-{number:03}" for number in range(1000)])
+    assert told.endswith("site-038, site-039 and 960 more")
+
+
 def test_a_name_cannot_be_taken_twice():
     things: Registry[int] = Registry("thing")
     things("one")(1)

@@ -109,7 +109,7 @@ def test_every_step_is_a_run_folder_that_can_be_reported(tmp_path):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda ours: ours.forget("site-9"), "unknown client 'site-9'; did you mean"),
+        (lambda ours: ours.forget("site-9"), "unknown client 'site-9'; known: site-0"),
         (lambda ours: ours.forget("site-1", "fedosdd"), "did you mean 'fedosd'"),
         (lambda ours: ours.forget("site-1", "federaser"), "needs norms"),
         (lambda ours: ours.train(2, 0.1, history=["norm"]), "unknown history 'norm'; did you mean 'norms'"),

@@ -116,6 +116,9 @@ class Evidence:
     relearning: Relearning | None = None
     """How soon the forgotten returns, where that was tried."""
 
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
     @property
     def verdict(self) -> Verdict | None:
         """About all targets together: EQUIVALENT only if each of them is."""

@@ -184,7 +184,7 @@ def test_every_engine_checks_before_it_starts(engine):
         (lambda: Request(flatten(network()), ("a", "b"), ("b", "b")), "target 'b' is named twice"),
         (lambda: Request(flatten(network()), "ab", ("a",)), r"clients = 'ab': give a sequence of names"),
         (lambda: Request(flatten(network()), ("a", "b"), "b"), r"targets = 'b': give a sequence"),
-        (lambda: Request(flatten(network()), ("site-1", "b"), ("site-2",)), "did you mean 'site-1'?"),
+        (lambda: Request(flatten(network()), ("site-1", "b"), ("site-2",)), "known: b, site-1"),
         (lambda: Request(flatten(network()), ("a",), ("a",)), "nobody is left"),
         (lambda: Request(network(), ("a", "b"), ("a",)), "params must be one vector: make it with"),
         (

@@ -295,7 +295,7 @@ class TestClassLevel:
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": 61}, r"61 is larger than the training set of client-\d \(60 .* at most 60"),
         ({"partition": "iid", "clients": 70, "batch_size": 9}, "use a batch_size of at most 8"),
-        ({"partition": "pat-30"}, "unknown partition 'pat-30'; did you mean"),
+        ({"partition": "pat-30"}, "unknown partition 'pat-30'; known: dirichlet, iid, pat-10"),
         ({"options": {"alpha": 1}}, "'pat-50' has no option 'alpha'"),
     ],
 )

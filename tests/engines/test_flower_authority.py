@@ -277,7 +277,7 @@ def test_nodes_that_are_registered_without_a_name_are_known_by_their_keys(public
 
 
 def test_a_client_that_is_not_online_cannot_be_authorised(tmp_path):
-    with pytest.raises(FedUnlearnError, match="nobody is online under the name 'site-9'; did you mean"):
+    with pytest.raises(FedUnlearnError, match="nobody is online under the name 'site-9'; known: "):
         connected(None).authorise(
             "site-9", document(), name=FEDERATION, model=network(NAME), folder=tmp_path, ledger=tmp_path
         )

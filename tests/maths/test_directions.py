@@ -489,6 +489,11 @@ def test_non_finite_values_are_refused_by_row(value: float) -> None:
         orthogonal_direction(forget, normal(2, 5, 20).float())
 
 
+def test_a_list_of_rows_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"retain must be a tensor, got a list: torch.stack joins rows"):
+        orthogonal_direction(torch.ones(2), [torch.ones(2)])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("forget", "retain"),
     [((3,), (2, 4)), ((4,), (4,)), ((1, 4), (2, 4)), ((4,), (2, 1, 4))],

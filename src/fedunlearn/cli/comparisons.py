@@ -49,7 +49,7 @@ def compare(
     """
     from ..comparison import read_comparison
     from ..record import write
-    from ..report import collect, evidence_tables, markdown
+    from ..report import LEGEND, collect, evidence_tables, markdown
 
     wanted = read_comparison(
         experiment, overrides or [], scale=scale, only=only or [], seeds=seeds, use=use or []
@@ -63,13 +63,15 @@ def compare(
         now = _tables(found.select(wanted.places(folder, column)), at or [])
         for lines in [*now, *evidence_tables(wanted.audited(folder, column))]:
             print_table(lines)
+        out.print(LEGEND)
         _print_failures(wanted, folder, column)
         # Of all rows that there are, whichever were wanted now.
         lasting = [
             *_tables(found.select(wanted.places(folder, column, listed=True)), at or []),
             *evidence_tables(wanted.audited(folder, column, listed=True)),
         ]
-        write(folder / column / "comparison.md", ("\n\n".join(map(markdown, lasting)) + "\n").encode())
+        page = "\n\n".join([*map(markdown, lasting), LEGEND]) + "\n"
+        write(folder / column / "comparison.md", page.encode())
         write_html(found, folder / column)
     out.print(f"\nruns and tables  {folder}", soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,12 +17,25 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 
+LISTED = 40
+"""Names that a message lists at most."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` where something close is known, else the list of what is."""
+    """``; did you mean 'x'?`` where something close is known, else the list of what is.
+
+    Another number is no misspelling: of clients or partitions that are counted, none is suggested.
+    """
     names = sorted(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
-    listed = f"; known: {', '.join(names)}" if names else "; there are none yet"
-    return f"; did you mean {close[0]!r}?" if close else listed
+    likely = [each for each in names if _without_numbers(each) != _without_numbers(name)]
+    if close := get_close_matches(name, likely, n=1, cutoff=0.5):
+        return f"; did you mean {close[0]!r}?"
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return f"; known: {', '.join(names[:LISTED])}{more}" if names else "; there are none yet"
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
 
 
 @dataclass(frozen=True)

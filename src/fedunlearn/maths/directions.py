@@ -242,6 +242,9 @@ def _inverse_root(gram: Tensor, cut: float = 0.0) -> Tensor:
 
 
 def _require_matching(forget: Tensor, retain: Tensor) -> None:
+    for name, given in (("forget", forget), ("retain", retain)):
+        if not isinstance(given, Tensor):
+            raise ValueError(f"{name} must be a tensor, got a {type(given).__name__}: torch.stack joins rows")
     if forget.ndim != 1 or retain.ndim != 2 or retain.shape[1] != len(forget):
         raise ValueError(
             "retain must be a matrix with a column for each element of forget, "

@@ -9,9 +9,11 @@ from .html.leaderboard import write_leaderboard
 from .leaderboard import leaderboard_tables
 from .markdown_page import write_markdown_page
 from .runs import Collection, Run
+from .summary import LEGEND
 from .tables import comparison_tables, markdown, round_table, stage_table
 
 __all__ = [
+    "LEGEND",
     "Collection",
     "Run",
     "RunEvidence",

@@ -18,6 +18,7 @@ SCORES = ("asr", "forget_acc", "r_acc", "r_acc_worst")
 FINAL = ("r_acc_best", "target_acc", "distance", "coverage", "epsilon")
 COSTS = ("local_trainings", "bytes_up", "bytes_down", "bytes_stored", "seconds")
 STAGE_MARKS = {"_1": "¹", "_2": "²"}
+LEGEND = "¹ after unlearning, ² after post-training"
 
 
 @dataclass(frozen=True)
