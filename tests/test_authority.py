@@ -188,6 +188,9 @@ def test_unsuitable_keys_get_a_sentence(tmp_path):
         sign("x", {}, pair(ec.generate_private_key(ec.SECP256K1()))[0])
     with pytest.raises(FedUnlearnError, match=r"cannot read the private key .*nowhere: No such file"):
         sign("x", {}, tmp_path / "nowhere")
+    (tmp_path / "bad").write_text("no key")
+    with pytest.raises(FedUnlearnError, match=r"bad: the private key is not a P-256"):
+        sign("x", {}, tmp_path / "bad")
     with pytest.raises(FedUnlearnError, match="must be a Path, str or bytes"):
         opened("x", "x", None)
     with pytest.raises(FedUnlearnError, match="private key is not a P-256"):

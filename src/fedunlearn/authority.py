@@ -375,6 +375,7 @@ def _key(source: KeySource, which: str) -> Any:
     except OSError as error:
         raise FedUnlearnError(f"cannot read the {which} key {source!s}: {error.strerror or error}") from None
     content = content.encode(errors="replace") if isinstance(content, str) else content
+    where = f"{source}: " if isinstance(source, Path) else ""
     key: object = None
     try:
         if which == "private":
@@ -386,16 +387,20 @@ def _key(source: KeySource, which: str) -> Any:
         else:
             key = serialization.load_ssh_public_key(content)
     except TypeError:
-        raise FedUnlearnError("the private key is encrypted: use a copy without a passphrase") from None
+        raise FedUnlearnError(
+            f"{where}the private key is encrypted: use a copy without a passphrase"
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
         pass
     if which == "public" and b"PRIVATE KEY" in content and b"-----END" in content:
-        raise FedUnlearnError("this is a private key: give the public one, the file that ends in .pub")
+        raise FedUnlearnError(
+            f"{where}this is a private key: give the public one, the file that ends in .pub"
+        )
     if isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
         return key
     if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) and key.curve.name in _ORDERS:
         return key
     raise FedUnlearnError(
-        f"the {which} key is not a P-256, P-384, P-521 or Ed25519 key in OpenSSH or PEM form; "
+        f"{where}the {which} key is not a P-256, P-384, P-521 or Ed25519 key in OpenSSH or PEM form; "
         "give the right file, or make a key with ssh-keygen -t ecdsa -b 384"
     )

@@ -9,9 +9,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from desks import contents
 from interruptions import stopped
 
 from fedunlearn.authority import request_erasure
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Standing, make_desk, open_desk
 from fedunlearn.erasure.practice import production_model
@@ -217,6 +219,63 @@ def test_a_second_desk_is_not_made_in_the_same_folder(here, desk, tmp_path):
     assert "is a desk already" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["experiment.toml", "model.safetensors", "controller.key", ".notes"])
+def test_a_desk_replaces_no_file_of_the_user(refused_here, tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text(WORLD)
+    (tmp_path / "world.toml").write_text(WORLD)
+    experiment = "mine/experiment.toml" if name == "experiment.toml" else "world.toml"
+    assert "mine is not empty: name a new folder" in refused_here("desk", "mine", experiment)
+    assert contents(tmp_path / "mine") == {name: WORLD.encode()}
+
+
+def test_a_desk_that_was_interrupted_in_training_is_made_by_the_same_command(here, tmp_path):
+    (tmp_path / "world.toml").write_text(WORLD)
+    with stopped("pre-training", 1, signal.SIGTERM):
+        result = here("desk", "desk", "world.toml", "--workers", 1)
+    assert result.returncode == 143
+    assert "start again with the same command" in result.stderr
+    assert here("desk", "desk", "world.toml", "--workers", 1).returncode == 0
+    assert here("requests", "desk").returncode == 0
+
+
+def test_a_desk_whose_writing_was_interrupted_is_completed(made, desk, tmp_path):
+    world = made.parent / "world.toml"
+    (desk / "desk.toml").unlink()
+    (desk / ".desk.toml.0123456789abcdef.partial").touch()
+    make_desk(desk, world, workers=1)
+    left = contents(desk)
+    del left[".desk.toml.0123456789abcdef.partial"]
+    assert left == contents(made)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / ".experiment.toml.0123456789abcdef.partial").touch()
+    make_desk(begun, world, workers=1)
+    (begun / "desk.toml").unlink()
+    (begun / "controller.key").write_text("no key")
+    with pytest.raises(FedUnlearnError, match=r"begun.controller\.key: the private key is not"):
+        make_desk(begun, world, workers=1)
+
+
+def test_a_desk_finds_the_files_that_its_experiment_names(made, apart, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "mine.py").write_text(
+        "from fedunlearn import model\nfrom fedunlearn.models import mlp\nmodel('mine')(mlp)\n"
+    )
+    shutil.copy(made / "model.safetensors", own / "start.safetensors")
+    (own / "clinics.toml").write_text(
+        'use = ["mine.py"]\ncheckpoint = "start.safetensors"\n'
+        + WORLD.replace('name = "world"\n', "").replace('"mlp"', '"mine"')
+    )
+    result = apart("desk", "desk", "own/clinics.toml")
+    assert result.returncode == 0, result.stderr
+    assert "--federation clinics" in result.stdout
+    (own / "start.safetensors").unlink()  # the desk has its own model
+    result = apart("requests", "desk")
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -279,7 +338,7 @@ def test_requests_tell_reasons_and_withdrawals(here, desk):
     assert "purged (withdrawn)" in shown
     assert "refused (other-federation)" in shown
     result = here("erase", "desk", "nothing.json")
-    assert "is no file" in result.stderr
+    assert "there is neither a file nor a request named nothing.json" in result.stderr
 
 
 def test_a_failed_request_says_why_and_leaves_production_alone(here, desk):

@@ -21,7 +21,7 @@ DeskFolder = Annotated[
 
 
 def desk(
-    folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.", show_default=False)],
     experiment: Annotated[
         Path | None,
         typer.Argument(help="A TOML file; three clients with Fashion-MNIST by default.", show_default=False),
@@ -204,14 +204,16 @@ def purge(
 
 def _known(opened: Desk, request: str) -> Case | None:
     """The request of this id; None if it is the path of a file."""
-    from ..core import FedUnlearnError
+    from ..core import FedUnlearnError, did_you_mean
 
     if Path(request).exists():
         return None
-    try:
-        case = opened.case(request)
-    except FedUnlearnError as error:
-        raise FedUnlearnError(f"{request} is no file, and {error}") from None
+    cases = {case.id: case for case in opened.cases()}
+    if request not in cases:
+        raise FedUnlearnError(
+            f"there is neither a file nor a request named {request}{did_you_mean(request, cases)}"
+        )
+    case = cases[request]
     if case.standing in ("received", "refused"):
         raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
     return case

@@ -92,7 +92,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "purging": {"key": _digest, "files": _count, "withdrawn": _flag},
     "purged": {"files": _count, "receipt": _digest},
 }
-"""What each event may tell, and in which form: codes, digests and numbers only."""
+"""What each event may record, and in which form: codes, digests and numbers only."""
 
 
 @dataclass(frozen=True)
@@ -300,10 +300,10 @@ _KEYS = {"number", "time", "request", "event", "fields", "previous"}
 def _check_fields(event: Any, fields: Mapping[str, Any]) -> None:
     known = FIELDS.get(event) if isinstance(event, str) else None
     if known is None:
-        raise FedUnlearnError(f"{event!r} is no event of a ledger")
+        raise FedUnlearnError(f"unknown ledger event {event!r}")
     for name, value in fields.items():
         if name not in known or not known[name](value):
-            raise FedUnlearnError(f"the event {event!r} cannot tell {name} = {value!r:.80}")
+            raise FedUnlearnError(f"event {event!r} cannot record {name} = {value!r:.80}")
 
 
 def _canonical(value: Any) -> bytes:

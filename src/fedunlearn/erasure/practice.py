@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +18,14 @@ from ..experiment.pretraining import pretraining
 from ..experiment.references import Show
 from ..experiment.settings import Erasure, UserFile
 from ..record import write
-from ..record.files import make_folder, tensor_bytes
+from ..record.files import explained, make_folder, tensor_bytes
+from ..report.rerun import toml
 from .desk import Desk
 from .retraining import against_retraining
 from .settings import SETTINGS
 from .work import Auditor
+
+EXPERIMENT = "experiment.toml"
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,19 @@ def make_desk(
 ) -> str:
     """Sets up a desk for a simulated federation: keys, the trained model, settings; returns its hash.
 
-    A desk that exists is refused.
+    The folder must be new or empty; a call that was interrupted can be repeated.
     """
-    if (folder / SETTINGS).exists():
-        raise FedUnlearnError(f"{folder} is a desk already: choose another folder")
     chosen = _clean(read(experiment))
-    make_folder(folder)
+    # The recorded digest of a model file makes the file unnecessary; code may change.
+    resolved = toml(chosen.model_dump(mode="json", exclude={"use": {"__all__": {"sha256"}}})).encode()
+    with explained(folder):
+        make_folder(folder)
+        _require_new(folder, resolved)
     setting = prepare(chosen)
     state = _trained(setting, listeners, workers)
     module = setting.build(0)
     vectors.load(module, state)
-    shutil.copyfile(experiment, folder / "experiment.toml")
+    write(folder / EXPERIMENT, resolved)
     for name in ("controller", *(f"clients/{client}" for client in setting.population.unlearning)):
         secret, public = folder / f"{name}.key", folder / f"{name}.pub"
         if not secret.exists():
@@ -126,6 +130,17 @@ def make_desk(
     write(folder / "model.safetensors", tensor_bytes(module.state_dict()), private=True)
     write(folder / SETTINGS, _settings(chosen, list(setting.population.unlearning)).encode())
     return module_hash(module)
+
+
+def _require_new(folder: Path, resolved: bytes) -> None:
+    """Refuses a folder that holds anything but what an interrupted call for the same experiment has left."""
+    if (folder / SETTINGS).exists():
+        raise FedUnlearnError(f"{folder} is a desk already: name a new folder")
+    begun = folder / EXPERIMENT
+    if begun.is_file() and begun.read_bytes() == resolved:
+        return
+    if any(path.suffix != ".partial" for path in folder.iterdir()):
+        raise FedUnlearnError(f"{folder} is not empty: name a new folder")
 
 
 def _trained(setting: Setting, listeners: Sequence[Listener], workers: int | None) -> State:
@@ -162,6 +177,6 @@ decay = {training.decay}
 {keys}
 
 [simulation]
-experiment = "experiment.toml"
+experiment = "{EXPERIMENT}"
 retrainings = 2        # a verdict compares with models that were retrained without the client
 """
