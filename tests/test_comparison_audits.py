@@ -15,6 +15,7 @@ from folders import edit
 from fedunlearn import FedUnlearnError
 from fedunlearn.comparison import Comparison, planned, read_comparison
 from fedunlearn.evidence import Verdict
+from fedunlearn.experiment import audit_run
 from fedunlearn.record import read_json, read_outcome
 from fedunlearn.report import evidence_tables, read_evidence
 
@@ -127,6 +128,49 @@ def test_what_is_audited_stays_and_what_is_missing_is_audited(copied):
         (folder / "evidence.json").unlink()
     assert perform(wanted, copied) == []  # the references are in the cache
     assert [(folder / "evidence.json").read_text() for folder in lost] == texts
+
+
+def evidence_texts(folder: Path) -> dict[Path, str]:
+    return {path: path.read_text() for path in folder.rglob("evidence.json")}
+
+
+@pytest.mark.parametrize("change", [{"margin": 0.4}, {"relearn": 0}, {"twins": 0}, {"relearn": 3}])
+def test_evidence_by_another_standard_is_replaced(copied, change):
+    before = evidence_texts(copied)
+    run = copied / "clean-iid/seed-4/federaser"
+    audit_run(run, workers=1, **{"relearn": 2, **change})
+    assert (run / "evidence.json").read_text() != before[run / "evidence.json"]
+    assert perform(tiny("clean-iid", "finetune", "federaser"), copied) == []
+    assert evidence_texts(copied) == before
+
+
+def test_evidence_against_other_retrainings_is_replaced(copied):
+    before = evidence_texts(copied)
+    run = copied / "clean-iid/seed-4/federaser"
+    values = read_json(run / "evidence.json")
+    for changes in ({"sha256": "0" * 64}, {"made": "run"}):
+        models = values["models"] | {"again": values["models"]["again"] | changes}
+        edit(run, {"evidence.json": json.dumps(values | {"models": models})})
+        assert perform(tiny("clean-iid", "finetune", "federaser"), copied) == []
+        assert evidence_texts(copied) == before
+
+
+def test_relearning_is_measured_where_it_is_wanted_later(copied):
+    for rounds in (0, 1):
+        wanted = tiny("clean-iid", "finetune", more=(f"relearn={rounds}",))
+        assert perform(wanted, copied) == []
+        _, _, (header, *_) = evidence_tables(wanted.audited(copied, "clean-iid"))
+        assert any(name.startswith("Relearn") for name in header) == bool(rounds)
+
+
+def test_a_retraining_among_the_rows_is_audited_once(copied):
+    wanted = tiny("clean-iid", "finetune", "retrain", more=("methods.retrain.options.rounds=4",))
+    assert perform(wanted, copied) == ["clean-iid/seed-4/retrain"]
+    run = copied / "clean-iid/seed-4/retrain"
+    assert "again" not in read_json(run / "evidence.json")["models"]
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("evidence.json")}
+    assert perform(wanted, copied) == []
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("evidence.json")} == before
 
 
 def test_a_run_that_failed_is_skipped_with_a_sentence(copied):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..core import FedUnlearnError
+from ..evidence.verdicts import MARGIN
 from ..experiment import (
     Experiment,
     Show,
@@ -18,6 +19,7 @@ from ..experiment import (
     run_model,
     standard,
 )
+from ..report import read_evidence
 from .plan import Comparison, place, reference_place
 
 DECIDES_PRETRAINING = {
@@ -45,7 +47,8 @@ def reference_trainings(comparison: Comparison, folder: Path) -> dict[str, tuple
     counted: set[tuple[str, str]] = set()
     for column, seed, rows in _cells(comparison):
         home = reference_place(folder, column, seed)
-        if all(_failed(place(folder, column, seed, row)) for row in rows) or not _unaudited(home / "omega0"):
+        used = (home / "omega0" / "evidence.json").exists()
+        if used or all(_failed(place(folder, column, seed, row)) for row in rows):
             continue
         experiment = next(iter(rows.values()))
         for name, rounds in reference_rounds(experiment).items():
@@ -58,7 +61,7 @@ def reference_trainings(comparison: Comparison, folder: Path) -> dict[str, tuple
 
 
 def audit_runs(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
-    """Audits what has no ``evidence.json`` yet; a run that failed has no model to audit."""
+    """Audits what has no evidence by this comparison's standard; a run that failed has no model to audit."""
 
     def named(path: Path) -> str:
         return str(path.relative_to(folder))
@@ -99,20 +102,48 @@ def _audit(
     workers: int | None,
 ) -> None:
     """Audits runs that share ω⁰, and with ``references`` also ω⁰ and the retrainings themselves."""
-    experiment = recorded(runs[0])
-    retrainings = [name for name in reference_rounds(experiment) if name.startswith("retraining")]
-    themselves = [name for name in ("omega0", *retrainings) if references and _unaudited(home / name)]
-    others = [run for run in runs if _unaudited(run)]
-    if not themselves and not others:
+    names = reference_rounds(recorded(runs[0]))
+    beside = ("omega0", *(name for name in names if name.startswith("retraining")))
+    themselves = {name: home / name for name in beside if references}
+    found = {folder: _rests_on(folder) for folder in (*runs, *themselves.values())}
+    terms = {"margin": MARGIN, "relearn": relearn} if names else {"margin": None, "relearn": 0}
+    agreed = {name: found[runs[0]].get(name) for name in names} | terms
+    if all(each == agreed for each in found.values()):
         return
     wanted = standard(runs[0], relearn=relearn)
     models = wanted.models(lambda name: show(named(home / name)), workers)
+    agreed = {name: made.sha256 for name, made in models.items()} | terms
     start = omega0(runs[0], wanted.setting)
     with auditing(wanted, models, workers) as audited:
-        for run in others:
-            audited(run, run_model(run, wanted.setting), omega0(run, wanted.setting))
-        for name in themselves:
-            audited(home / name, {"omega0": start, **models}[name], start)
+        for run in runs:
+            if found[run] != agreed:
+                audited(run, run_model(run, wanted.setting), omega0(run, wanted.setting))
+        for name, folder in themselves.items():
+            if found[folder] != agreed:
+                audited(folder, {"omega0": start, **models}[name], start)
+
+
+def _rests_on(folder: Path) -> dict[str, object]:
+    """What decided the evidence in a folder: the SHA-256 of each reference, the margin, rounds of relearning.
+
+    A retraining that is audited is compared with the other one and counts as a reference itself. Retrainings
+    that somebody named do not count.
+    """
+    evidence = read_evidence(folder)
+    if evidence is None:
+        return {}
+    models, relearning = evidence.models, evidence.values.get("relearning")
+    itself = "retrained" in models and "again" not in models
+    made = {
+        f"{'twin' if role.startswith('twin') else 'retraining'}-{model.get('number')}": model["sha256"]
+        for role, model in models.items()
+        if model["made"] == "on demand" or (role == "model" and itself)
+    }
+    return {
+        **made,
+        "margin": next(iter(evidence.targets.values())).finding.margin,
+        "relearn": relearning["posttraining"]["limit"] if relearning else 0,
+    }
 
 
 def _cells(comparison: Comparison) -> Iterator[tuple[str, int, dict[str, Experiment]]]:
@@ -130,7 +161,3 @@ def _cells(comparison: Comparison) -> Iterator[tuple[str, int, dict[str, Experim
 
 def _failed(run: Path) -> bool:
     return (run / "outcome.json").exists() and not finished(run)
-
-
-def _unaudited(folder: Path) -> bool:
-    return not (folder / "evidence.json").exists()
