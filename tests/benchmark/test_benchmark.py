@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -332,6 +333,20 @@ def test_what_cannot_be_submitted_is_refused_before_anything_runs(
     )
     with pytest.raises(FedUnlearnError, match=told):
         protocol((), tmp_path / file)
+
+
+def test_a_submission_may_return_one_phase(small_protocol, tmp_path):
+    (tmp_path / "single.py").write_text(
+        "import fedunlearn as fu\n"
+        "class Single(fu.Averaging):\n"
+        "    needs = frozenset({'shapes'})\n"
+        "@fu.method('single', paper='-', source='ours', summary='single', online='retained')\n"
+        "def single(schedule: fu.Schedule) -> fu.Phase:\n"
+        "    return Single(schedule.rounds, schedule.recover_lr)\n"
+    )
+    wanted = protocol(["clean"], tmp_path / "single.py")
+    refused = replace(wanted, refused={("clean", "single"): "it is not run here"})
+    assert gather(refused, tmp_path / "nothing").methods["single"].needs == ("shapes",)
 
 
 def test_a_submission_cannot_import_files_beside_it(tmp_path):

@@ -39,6 +39,18 @@ def test_a_method_is_listed_run_and_compared(apart, small, mine, tmp_path):
     assert len(set(models)) == 1
 
 
+def test_a_method_of_one_phase_is_described(apart, mine):
+    mine.write_text(
+        "from fedunlearn import Averaging, method\n"
+        "@method('single', summary='one phase')\n"
+        "def single(schedule):\n"
+        "    return Averaging(schedule.rounds, schedule.recover_lr)\n"
+    )
+    result = apart("methods", "--use", mine, "single")
+    assert result.returncode == 0, result.stderr
+    assert "one phase" in result.stdout
+
+
 def test_a_run_continues_with_the_code_that_it_began_with(apart, refused_apart, small, mine, tmp_path):
     small.write_text('use = ["code/mine.py"]\nmethod = "mine"\n' + small.read_text())
     assert apart("run", small, "--out", "run").returncode == 0

@@ -8,10 +8,11 @@ from statistics import fmean
 from typing import Any
 
 from ..comparison import Comparison, at_chosen_rate, place, rates_matter, reference_place
-from ..core import Status
+from ..core import Status, requirements
 from ..core.registry import method
 from ..experiment import Experiment
 from ..methods import Schedule
+from ..options import phases_of
 from ..record import read_json
 from ..report import RunEvidence, read_evidence, read_run
 from ..report.audits import REFERENCES, harmed
@@ -164,7 +165,7 @@ def _about(name: str, experiment: Experiment | None) -> About:
     """What is known of a method; there is no experiment of one that every request refuses."""
     entry = method.entry(name)
     options = experiment.options if experiment else {}
-    needs = {kind for phase in entry.make(Schedule(), **options) for kind in phase.needs}
+    needs = requirements.needs(phases_of(name, Schedule(), options))
     own = [file for file in experiment.use if file.sha256 == source_digest(name)] if experiment else []
     told = {key: entry.about.get(key, "-") for key in ("paper", "source", "summary", "online")}
     return About(

@@ -17,14 +17,16 @@ def methods(
     use: Use = None,
 ) -> None:
     """List the unlearning methods, or describe one."""
+    from ..core import requirements
     from ..methods import Schedule, method
+    from ..options import phases_of
 
     if name is None:
         print_list(["method", "summary"], ([entry.name, entry.about.get("summary", "-")] for entry in method))
         out.print("\nDetails: fedunlearn methods NAME")
         return
     entry = method.entry(name)
-    needs = {kind for phase in entry.make(Schedule()) for kind in phase.needs}
+    needs = requirements.needs(phases_of(name, Schedule(), {}))
     types = get_type_hints(entry.make)
     options = [
         f"{parameter.name} = {parameter.default!r}{_choices(types.get(parameter.name))}"
