@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +95,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path, monkeypatch)
         write(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("folder", [Path(), Path("/"), Path("..")])
+def test_a_folder_is_not_replaced(folder):
+    with pytest.raises(FedUnlearnError, match=f"^{re.escape(str(folder))} is a folder: name a file$"):
+        write(folder, b"")
 
 
 def test_temporary_files_have_names_that_nobody_can_predict(tmp_path, monkeypatch):

@@ -54,6 +54,8 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
 
     Only its owner can read a private file.
     """
+    if path.is_dir():
+        raise FedUnlearnError(f"{path} is a folder: name a file")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
