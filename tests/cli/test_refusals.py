@@ -89,6 +89,15 @@ def test_data_that_are_not_here(refused_here, small, tmp_path):
     assert f"FEDUNLEARN_DATA names {nowhere}, which is not a folder" in sentence
 
 
+def test_a_minimum_that_the_retained_clients_cannot_meet_is_refused_before_pre_training(
+    refused_here, small, tmp_path
+):
+    few = ["data.clients=2", "data.partition=iid", "participation.minimum=2"]
+    sentence = refused_here("run", small, *few, "--out", "run")
+    assert "1 client that can train is present and the minimum is 2: wait for others" in sentence
+    assert not (tmp_path / "run/omega0.safetensors").exists()
+
+
 def test_a_folder_that_cannot_be_written(refused_here, small, tmp_path):
     (tmp_path / "file").write_text("")
     assert "file" in refused_here("run", small, "--out", "file/run")

@@ -45,7 +45,7 @@ from .gate import admit, finite, measured_in_vain
 from .guards import Guards, Watch, counts, finite_losses, part, starting, unmoved
 from .guards import warnings as noted
 from .participation import Participation
-from .preconditions import preconditions
+from .preconditions import able, preconditions
 from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule
 
@@ -360,8 +360,8 @@ class _Run:
     def _require_present(self, phase: Phase, request: Request, before: State) -> None:
         if len(request.asked) < self.participation.minimum:
             raise MissingReply(
-                f"{len(request.asked)} clients that can train are present in round {before.round + 1} of "
-                f"{phase.stage}, and the minimum is {self.participation.minimum}: resume later"
+                f"{able(len(request.asked))} in round {before.round + 1} of {phase.stage}, and the "
+                f"minimum is {self.participation.minimum}: resume later"
             )
 
     def _exchanged(

@@ -40,12 +40,7 @@ def preconditions(
     for phase in phases:
         elapsed += phase.rounds
         yield from _unusable_rates(phase, training.decay, elapsed)
-        there = {*present}.intersection(phase.learners(request))
-        if len(there) < participation.minimum:
-            yield (
-                f"{len(there)} clients that can train are present and the minimum is "
-                f"{participation.minimum}: wait for others, or lower the minimum"
-            )
+    yield from too_few(phases, request, present, participation)
     missing = list(requirements.missing(phases, request, federation.task))
     yield from missing
     allowed = federation.authorised if isinstance(federation, Accountable) else None
@@ -57,6 +52,24 @@ def preconditions(
         )
     if isinstance(federation, Selective) and not missing:
         yield from refusals(phases, request, federation)
+
+
+def too_few(
+    phases: Sequence[Phase], request: Request, present: Collection[ClientId], participation: Participation
+) -> Iterator[str]:
+    """Phases for which fewer clients are present than the minimum."""
+    for phase in phases:
+        there = {*present}.intersection(phase.learners(request))
+        if len(there) < participation.minimum:
+            yield (
+                f"{able(len(there))} and the minimum is {participation.minimum}: wait for others, or lower "
+                "the minimum"
+            )
+
+
+def able(count: int) -> str:
+    """How many clients can train now, as the beginning of a sentence."""
+    return f"{count} client{'' if count == 1 else 's'} that can train {'is' if count == 1 else 'are'} present"
 
 
 def _unusable_rates(phase: Phase, decay: float, elapsed: int) -> Iterator[str]:

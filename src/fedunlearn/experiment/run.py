@@ -12,6 +12,7 @@ from torch import nn
 
 from ..core import Federation, FedUnlearnError, History, Listener, Outcome, Stage, State, Vector, requirements
 from ..driver import Below, Conflicts
+from ..driver.preconditions import too_few
 from ..engines import require
 from ..record import (
     Folder,
@@ -63,6 +64,7 @@ def perform(
         )
     config = experiment.model_dump(mode="json")
     setting = replace(prepare(experiment), elsewhere=elsewhere)
+    _require_enough(setting)
     with locked(folder / "lock"):
         _require_own(folder, config)
         files = claim(folder, fingerprint(config))
@@ -89,6 +91,14 @@ def perform(
                 return failed
             anchors, start = (*anchors, start.params), turn.next_start(start, outcome.state)
         return answer(last, files, _whole(identity, last, start), start, anchors)
+
+
+def _require_enough(setting: Setting) -> None:
+    """Refuses before pre-training what could not be answered after it; the last request has fewest clients."""
+    *_, last = turns(setting)
+    request = last.request(setting, setting.fresh("pre-training"), ())
+    for problem in too_few(setting.experiment.phases(), request, last.clients, setting.participation):
+        raise FedUnlearnError(problem)
 
 
 def _answer_earlier(
