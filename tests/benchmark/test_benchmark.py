@@ -56,6 +56,15 @@ def test_the_packaged_protocol_has_the_requests_that_the_page_names():
     }
 
 
+def test_ablations_are_run_where_they_are_named():
+    shown = read_json(Path(__file__).parents[2] / "docs/results/benchmark.json")["methods"]
+    for only in ([], ["clean-iid"]):
+        rows = protocol(only).columns["clean-iid"]
+        assert len(rows) == 25
+        assert {*rows} <= {*shown}
+    assert list(protocol(["fedosd-m1", "clean-iid"]).columns["clean-iid"]) == ["retrain", "fedosd-m1"]
+
+
 def test_a_method_is_tuned_by_trials_that_are_not_judged(submission):
     trials = [name for name in submission.ran if "/trials/" in name]
     assert {name.split("/")[0] for name in trials} == {"clean", "backdoored"}
@@ -204,10 +213,16 @@ def edited(path: Path, folder: Path, change) -> Path:
         (lambda found: found.update(results=[1]), "holds no results"),
         (lambda found: found.update(protocol="0" * 64), "another version of the protocol"),
         (lambda found: found.update(format="x"), "holds no results"),
-        (lambda found: found["requests"]["clean"].update(kind="backdoored"), "of its requests what the"),
-        (lambda found: found["requests"].update(easy=found["requests"]["clean"]), "of its requests what the"),
-        (lambda found: found.update(seeds=[11, 12]), "of its seeds what the protocol does not say"),
-        (lambda found: found["tuning"].update(rates=[0.5]), "of its tuning what the protocol does not say"),
+        (
+            lambda found: found["requests"]["clean"].update(kind="backdoored"),
+            "the protocol's requests",
+        ),
+        (
+            lambda found: found["requests"].update(easy=found["requests"]["clean"]),
+            "the protocol's requests",
+        ),
+        (lambda found: found.update(seeds=[11, 12]), "does not have the protocol's seeds"),
+        (lambda found: found["tuning"].update(rates=[0.5]), "does not have the protocol's tuning"),
         (lambda found: found["methods"].update(omega0=found["methods"]["retrain"]), "like a reference"),
     ],
 )
@@ -315,7 +330,7 @@ def test_a_method_that_does_not_say_what_it_was_read_from_is_refused(tmp_path):
     ("file", "name", "option", "told"),
     [
         ("my method.py", "mine", "", "use only letters, digits, - and _ in the file's name"),
-        ("mine.py", "a/../b", "", "has a name that is no part of a path"),
+        ("mine.py", "a/../b", "", "has a name that cannot be part of a path"),
         ("mine.py", "clean", "", "is named like a request or a reference"),
         ("mine.py", "omega0", "", "is named like a request or a reference"),
         ("mine.py", "retraining", "", "is named like a request or a reference"),

@@ -243,8 +243,8 @@ def test_samples_and_classes_are_audited_too(finished, level, targets, examples)
 def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finished, tmp_path):
     run, retrain = finished / "finetune", finished / "retrain"
     assert "only a retraining is a standard" in refused_here("audit", run, "--against", run)
-    assert "differ in seed (1 and 2)" in refused_here("audit", run, "--against", finished / "other-seed")
-    assert "differ in data (audit: 0.4 and 0.3)" in refused_here(
+    assert "the same seed (1 and 2)" in refused_here("audit", run, "--against", finished / "other-seed")
+    assert "do not have the same data (audit: 0.4 and 0.3)" in refused_here(
         "audit", run, "--against", finished / "other-data"
     )
     assert "set data.twins" in refused_here("audit", run, "--twins", 2)

@@ -274,11 +274,11 @@ class TestClassLevel:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"targets": 0}, "0 of 10 clients cannot be targets: name 1 to 9"),
-        ({"targets": []}, "0 of 10 clients cannot be targets"),
-        ({"targets": -1}, "-1 of 10 clients cannot be targets"),
-        ({"targets": 10}, "10 of 10 clients cannot be targets: name 1 to 9"),
-        ({"targets": 11, "level": "sample"}, "11 of 10 clients cannot be targets: name 1 to 10"),
+        ({"targets": 0}, "targets = 0: name at least one client"),
+        ({"targets": []}, r"targets = \[\]: name at least one client"),
+        ({"targets": -1}, "targets = -1: name at least one client"),
+        ({"targets": 10}, "10 of 10 clients are targets, and one must stay: name at most 9"),
+        ({"targets": 11, "level": "sample"}, "11 of 10 clients are targets: name at most 10"),
         ({"targets": [f"client-{k}" for k in range(10)]}, "10 of 10 clients"),
         ({"targets": 1, "clients": 1, "partition": "iid"}, "use at least 2 clients"),
         ({"targets": ["clinet-3"]}, "target 'clinet-3' is not a client; did you mean 'client-3'"),

@@ -20,6 +20,7 @@ from ..experiment import Experiment, import_code, parse
 from ..methods import Schedule
 from ..options import phases_of
 from ..report.audits import REFERENCES
+from ..report.html.leaderboard import ablation
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
 """The file with requests, seeds and tuning budget."""
@@ -37,7 +38,7 @@ def protocol_digest() -> str:
 
 
 def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: str = "") -> Comparison:
-    """The benchmark, or the named methods and requests of it.
+    """The benchmark, or the named methods and requests of it; ablations are run where they are named.
 
     ``submitted`` is a Python file that registers methods: they become the rows. If it is not the ``recorded``
     one, it is not executed. A method that takes more rounds than the others is refused.
@@ -52,7 +53,7 @@ def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: 
             )
     wanted = [*only]
     if not {*only} - asked.keys():  # no method is named
-        wanted += added
+        wanted += added or [name for name in _whole().listed if not ablation(name, _whole().listed)]
     if {*wanted} - asked.keys():
         wanted.append(STANDARD)
     found = read_comparison(
@@ -100,9 +101,9 @@ def registered_by(file: Path, recorded: str = "") -> list[str]:
 
 
 def _problem(name: str) -> str:
-    """Why a method cannot be submitted; nothing as a rule."""
+    """Why a method cannot be submitted; empty if it can."""
     if not METHOD_NAME.fullmatch(name):
-        return "has a name that is no part of a path: use letters, digits, '.', '-' and '_' only"
+        return "has a name that cannot be part of a path: use letters, digits, '.', '-' and '_' only"
     if name in (*requests(), *REFERENCES, *REFERENCES.values()):
         return "is named like a request or a reference: choose another name"
     for key in ("paper", "source", "summary", "online"):
@@ -160,7 +161,7 @@ def _whole() -> Comparison:
 
 
 def _over_budget(experiment: Experiment) -> str:
-    """Why a method is refused that takes more rounds than the protocol gives; nothing as a rule."""
+    """Why a method is refused that takes more rounds than the protocol gives; else empty."""
     allowed = (experiment.unlearning.rounds + experiment.recovery.rounds) * experiment.request.requests
     taken = experiment.rounds[1]
     return f"it takes {taken} rounds, and the benchmark gives {allowed}" if taken > allowed else ""

@@ -150,7 +150,9 @@ def read_results(path: Path) -> Results:
             "fedunlearn benchmark again"
         )
     if problem := _departure(found):
-        raise FedUnlearnError(f"{path} says of its {problem} what the protocol does not say: restore it")
+        raise FedUnlearnError(
+            f"{path} does not have the protocol's {problem}: restore it, or run fedunlearn benchmark again"
+        )
     for cell in found.results:
         if problem := _problem(cell, found):
             raise FedUnlearnError(f"{path}: {cell.name} {problem}")
@@ -158,7 +160,7 @@ def read_results(path: Path) -> Results:
 
 
 def _departure(found: Results) -> str:
-    """In what the head of a file differs from the protocol; nothing as a rule."""
+    """In what the head of a file differs from the protocol; empty if in nothing."""
     known, tuning = requests(), grid()
     if any(known.get(name) != request for name, request in found.requests.items()):
         return "requests"
@@ -168,7 +170,7 @@ def _departure(found: Results) -> str:
 
 
 def _problem(cell: Cell, among: Results) -> str:
-    """What is wrong with a cell; nothing as a rule."""
+    """What is wrong with a cell; empty if nothing is."""
     if cell.digest != cell.repeatable():
         return "was changed after it was written: its digest does not match"
     if cell.request not in among.requests or cell.seed not in among.seeds:

@@ -106,13 +106,13 @@ def _audit(
     beside = ("omega0", *(name for name in names if name.startswith("retraining")))
     themselves = {name: home / name for name in beside if references}
     found = {folder: _rests_on(folder) for folder in (*runs, *themselves.values())}
-    terms = {"margin": MARGIN, "relearn": relearn} if names else {"margin": None, "relearn": 0}
-    agreed = {name: found[runs[0]].get(name) for name in names} | terms
+    terms = {"margin": MARGIN if names else None, "relearn": relearn if names else 0}
+    agreed = {**{name: found[runs[0]].get(name) for name in names}, **terms}
     if all(each == agreed for each in found.values()):
         return
     wanted = standard(runs[0], relearn=relearn)
     models = wanted.models(lambda name: show(named(home / name)), workers)
-    agreed = {name: made.sha256 for name, made in models.items()} | terms
+    agreed = {**{name: made.sha256 for name, made in models.items()}, **terms}
     start = omega0(runs[0], wanted.setting)
     with auditing(wanted, models, workers) as audited:
         for run in runs:

@@ -233,7 +233,7 @@ def _sizes(sizes: Any, plan: Plan, source: str) -> Mapping[str, Mapping[str, Any
 
 def _refuse_own(changes: Mapping[str, Any], source: str) -> None:
     for key in {"seed", "name"} & changes.keys():
-        raise FedUnlearnError(f"{source}: {key} is that of the whole comparison: set it at the top")
+        raise FedUnlearnError(f"{source}: {key} applies to the whole comparison: set it at the top level")
 
 
 def _experiment(values: dict[str, Any], overrides: Iterable[str], source: str) -> Experiment:

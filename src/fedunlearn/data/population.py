@@ -255,12 +255,13 @@ def _targets(
     for client in chosen:
         if client not in clients:
             raise FedUnlearnError(f"target {client!r} is not a client{did_you_mean(client, clients)}")
+    if count < 1:
+        raise FedUnlearnError(f"targets = {targets!r}: name at least one client")
     most = len(clients) if all_allowed else len(clients) - 1
-    if not 1 <= count <= most:
-        raise FedUnlearnError(
-            f"{count} of {len(clients)} clients cannot be targets: "
-            + (f"name 1 to {most}" if most else "use at least 2 clients, so that one is retained")
-        )
+    if count > most:
+        why = "" if all_allowed else ", and one must stay"
+        hint = f"name at most {most}" if most else "use at least 2 clients"
+        raise FedUnlearnError(f"{count} of {len(clients)} clients are targets{why}: {hint}")
     return chosen
 
 

@@ -51,7 +51,7 @@ def simulate(
     require(device, precision)
     wanted = cores() if workers is None else workers
     if wanted < 1:
-        raise FedUnlearnError(f"{wanted} workers cannot work: use 1 or more")
+        raise FedUnlearnError(f"workers = {wanted}: use 1 or more")
     count = min(wanted, len(data))
     if device == "cpu" and count > 1:
         obstacle = _obstacle()

@@ -288,7 +288,8 @@ def _checked(experiment: Experiment, folder: Path, other: Path) -> list[str]:
         ours, theirs = _shared(experiment, name), _shared(retraining, name)
         if ours != theirs:
             raise FedUnlearnError(
-                f"{folder} and {other} differ in {name} ({_difference(ours, theirs)}): retrain with the same"
+                f"{folder} and {other} do not have the same {name} ({_difference(ours, theirs)}): retrain "
+                f"with the same {name}"
             )
     notes = []
     rounds, budget = sum(phase.rounds for phase in retraining.phases()), experiment.pretraining.rounds

@@ -75,6 +75,8 @@ def override(values: dict[str, Any], text: str) -> None:
         raise FedUnlearnError(
             f"override {text!r} has no '=': write it as key=value, e.g. seed=2 or data.partition=iid"
         )
+    if not key.strip():
+        raise FedUnlearnError(f"override {text!r} names no setting: write it as key=value, e.g. seed=2")
     try:
         value = tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:

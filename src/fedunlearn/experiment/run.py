@@ -94,7 +94,7 @@ def perform(
 
 
 def _require_enough(setting: Setting) -> None:
-    """Refuses before pre-training what could not be answered after it; the last request has fewest clients."""
+    """Refuses before pre-training what could not be answered after it; the last request has the fewest."""
     *_, last = turns(setting)
     request = last.request(setting, setting.fresh("pre-training"), ())
     for problem in too_few(setting.experiment.phases(), request, last.clients, setting.participation):

@@ -41,14 +41,14 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 class Table(BaseModel):
     """A part of an experiment: frozen, and unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class UserFile(Table):
     """A file of the user's own; its SHA-256 is recorded, so that a change is noticed."""
 
     path: Place
-    """Relative to the experiment file."""
+    """Relative to the experiment file; in an override, to the working directory."""
     sha256: str = ""
     """Recorded in the run folder."""
 
@@ -94,7 +94,7 @@ class Backdoor(Table):
     """Share of the targets' examples that carry the trigger in pre-training."""
     unlearn_share: Share = 1.0
     """Share of the targets' examples that carry the trigger in unlearning."""
-    value: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] = 0.8333
+    value: Annotated[float, Field(ge=-LARGEST, le=LARGEST)] = 0.8333
     """Value of the trigger's pixels, as the model sees them."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def _page(board: Board) -> dict[str, Any]:
         "references": [(REFERENCES[name], line(board, name, board.requests)) for name in board.references],
         "styles": styles,
         "methods": {name: board.values["methods"][name] for name in board.methods},
-        "ablations": any(_ablation(name, board) for name in board.methods),
+        "ablations": any(ablation(name, board.methods) for name in board.methods),
         "groups": _groups(board),
         "requests": board.requests,
         "differing": differing,
@@ -152,9 +152,10 @@ def _environments(board: Board) -> list[tuple[str, int, Mapping[str, str]]]:
     return [(name, cells[name], known) for name, known in board.values["environments"].items()]
 
 
-def _ablation(name: str, board: Board) -> bool:
+def ablation(name: str, methods: Collection[str]) -> bool:
+    """Whether one of the methods is this one without a part."""
     found = ABLATION.fullmatch(name)
-    return found is not None and found[1] in board.methods
+    return found is not None and found[1] in methods
 
 
 def _script(board: Board, styles: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def _method(board: Board, name: str, styles: Mapping[str, Any]) -> dict[str, Any
     return {
         "name": REFERENCES.get(name, name),
         "reference": name if name in REFERENCES else "",
-        "ablation": _ablation(name, board),
+        "ablation": ablation(name, board.methods),
         "words": {key: str(about.get(key) or "") for key in ("online", "source")},
         "summary": str(about.get("summary") or ""),
         "about": [text for text in told if text != "-"],
