@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import fedunlearn as fu
 from fedunlearn.core.seeds import generator
@@ -161,6 +162,46 @@ def test_changed_data_and_other_starting_weights_are_refused(tmp_path):
     training = fu.LocalTraining(batch_size=10)
     with pytest.raises(fu.FedUnlearnError, match="begun with other starting weights: seed"):
         fu.Server(model, clients, folder=tmp_path, training=training, workers=1).train(2, 0.1)
+
+
+def test_changed_evaluation_sets_are_refused(tmp_path):
+    server(tmp_path).train(2, 0.1)
+    before = held(2)
+    x, y = before.evaluations["test"]
+    relabelled = fu.ClientData(before.train, {**before.evaluations, "test": (x, 2 - y)})
+    with pytest.raises(fu.FedUnlearnError, match="the data of client 'site-2' has changed"):
+        server(tmp_path, changed=relabelled).train(2, 0.1)
+
+
+def test_changed_tensors_of_a_dataset_are_refused(tmp_path):
+    sets = held(2).evaluations
+    server(tmp_path, changed=fu.ClientData(TensorDataset(*held(2).train), sets)).train(2, 0.1)
+    other = server(tmp_path, changed=fu.ClientData(TensorDataset(*held(9).train), sets))
+    with pytest.raises(fu.FedUnlearnError, match="the data of client 'site-2' has changed"):
+        other.train(2, 0.1)
+
+
+def test_another_architecture_with_the_same_weights_is_refused(tmp_path):
+    clients = {f"site-{number}": held(number) for number in range(3)}
+    linear = nn.Linear(6, 3)
+    for activation in (nn.ReLU(), nn.Tanh()):
+        ours = fu.Server(nn.Sequential(linear, activation), clients, folder=tmp_path, workers=1)
+        if isinstance(activation, nn.ReLU):
+            ours.train(1, 0.1)
+        else:
+            with pytest.raises(fu.FedUnlearnError, match="other settings"):
+                ours.train(1, 0.1)
+
+
+def test_another_setting_of_a_task_of_ones_own_is_refused(tmp_path):
+    class Weighted(fu.Classification):
+        def __init__(self, weights: list[float]) -> None:
+            super().__init__()
+            object.__setattr__(self, "weights", weights)
+
+    server(tmp_path, task=Weighted([1.0, 1.0, 1.0])).train(1, 0.1)
+    with pytest.raises(fu.FedUnlearnError, match="other settings"):
+        server(tmp_path, task=Weighted([9.0, 1.0, 1.0])).train(1, 0.1)
 
 
 def test_other_stop_rules_are_other_settings(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,9 +27,10 @@ from fedunlearn import (
     flatten,
     train,
 )
-from fedunlearn.core import LabelTask, Reason
+from fedunlearn.core import Batch, LabelTask, Reason
 from fedunlearn.core.seeds import generator
 from fedunlearn.maths import unlearning_transform
+from fedunlearn.tasks import described
 
 N, T, CLASSES = 7, 5, 4
 
@@ -488,3 +491,28 @@ def test_labels_may_be_truth_values(depth, loss):
         for labels in (Y > 1, (Y > 1).long())
     ]
     assert torch.equal(*moved)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.ones(3), torch.zeros(3)),
+        (np.ones(3), np.zeros(3)),
+        ((1, 2), (1, 3)),
+        ({"a": [torch.ones(1)]}, {"a": [torch.zeros(1)]}),
+        (nn.CrossEntropyLoss(torch.ones(3)), nn.CrossEntropyLoss(torch.zeros(3))),
+        (len, {1}),
+    ],
+)
+def test_a_task_is_described_by_all_of_its_settings(one, other):
+    class Own(Task):
+        def __init__(self, setting: object) -> None:
+            self.setting = setting
+
+        def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+            raise NotImplementedError
+
+    told = described(Own(one))
+    assert json.loads(json.dumps(told)) == told == described(Own(one))
+    assert told != described(Own(other))
+    assert described(Classification()) == {"task": "Classification", "label": "labels"}

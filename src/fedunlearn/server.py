@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from . import record
 from .auditing import Evidence, Model, audit
 from .client import data as holdings
-from .client.data import ClientData, Data, Examples
+from .client.data import ClientData, Data
 from .core import (
     ClientId,
     Federation,
@@ -562,7 +562,16 @@ class Server:
 
     def _config(self, plan: Mapping[str, Any], targets: tuple[ClientId, ...]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
-        digests = {c: _digest(self._data[c].train) for c in (*self.clients, PUBLIC) if c in self._data}
+        held = {c: self._data[c] for c in (*self.clients, PUBLIC) if c in self._data}
+        data = {
+            "clients": len(self.clients),
+            "names": list(self.clients),
+            "sha256": {c: holdings.digest(each.train) for c, each in held.items()},
+            "evaluations": {
+                c: {name: holdings.digest(examples) for name, examples in each.evaluations.items()}
+                for c, each in held.items()
+            },
+        }
         own_code = isinstance(self._federation, Selective)
         frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
         # Of the history, what is left after the request: its rows of the targets are deleted then.
@@ -572,8 +581,9 @@ class Server:
             "name": self._folder.name,
             "seed": self._seed,
             "model": type(self._module).__name__,
+            "architecture": vectors.architecture(self._module),
             "start": record.model_hash(self.state),
-            "data": {"clients": len(self.clients), "names": list(self.clients), "sha256": digests},
+            "data": data,
             # Clients with their own code choose their epochs and batches themselves.
             "training": {"decay": self._training.decay} if own_code else asdict(self._training),
             "participation": asdict(self._participation),
@@ -632,13 +642,11 @@ def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]
                     f"{place} was begun with other starting weights: seed the model's initialisation with "
                     "torch.manual_seed, or choose another folder"
                 )
-            known, now = begun["data"]["sha256"], config["data"]["sha256"]
-            for client in known.keys() & now.keys():
-                if known[client] != now[client]:
-                    raise FedUnlearnError(
-                        f"the data of client {client!r} has changed since {place} was begun: "
-                        "choose another folder"
-                    )
+            if client := _changed(begun["data"], config["data"]):
+                raise FedUnlearnError(
+                    f"the data of client {client!r} has changed since {place} was begun: "
+                    "choose another folder"
+                )
             return place, begun
         if finished(place) or not (place / "outcome.json").exists():
             raise FedUnlearnError(
@@ -651,15 +659,14 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("data", "start")}
 
 
-def _digest(data: Data) -> str:
-    """What tells whether tensors have changed; of datasets and loaders, their kind and size."""
-    if isinstance(data, Examples):
-        return record.digest(data._asdict())
-    if isinstance(data, Mapping):
-        return record.digest(data)
-    if isinstance(data, Tensor):
-        return record.digest({"rows": data})
-    return f"{type(data).__name__} of {holdings.size(data)}"
+def _changed(begun: Mapping[str, Any], now: Mapping[str, Any]) -> ClientId | None:
+    """The first client that is still there and whose examples or evaluation sets are others than before."""
+    for kind in ("sha256", "evaluations"):
+        before = begun.get(kind, {})
+        for client in sorted(before.keys() & now[kind].keys()):
+            if before[client] != now[kind][client]:
+                return client
+    return None
 
 
 def _slug(name: str) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from .core import Batch, FedUnlearnError, LabelTask, Task, require_rate
+from .core.hashes import digest
 from .core.task import Criterion
 from .maths import unlearning_cross_entropy
 
@@ -270,6 +272,23 @@ def _kind(tensor: Tensor) -> str:
 
 
 def described(task: Task) -> dict[str, Any]:
-    """A task as a value that JSON can hold: its class and its settings."""
-    settings = {name: value for name, value in vars(task).items() if isinstance(value, str | int | float)}
+    """A task as a value that JSON can hold: its class and its settings, without those that are None."""
+    settings = {name: _told(value) for name, value in vars(task).items() if value is not None}
     return {"task": type(task).__name__, **settings}
+
+
+def _told(value: object) -> Any:
+    """A setting as JSON: tensors by their digest, and what cannot be written by its type."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Tensor):
+        return digest({"": value.cpu()})
+    if isinstance(value, np.ndarray):
+        return _told(value.tolist())
+    if isinstance(value, nn.Module):
+        return [type(value).__name__, _told(value.state_dict())]
+    if isinstance(value, Mapping):
+        return {str(name): _told(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_told(part) for part in value]
+    return type(value).__name__

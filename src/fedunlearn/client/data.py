@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from ..core import Batch, ClientId, FedUnlearnError, did_you_mean
+from ..core import Batch, ClientId, FedUnlearnError, did_you_mean, hashes
 
 SETS = ("test", "seen", "backdoor", "forget", "audit", "backdoor-unseen", "canary-in", "canary-out")
 """The evaluation sets that measures know."""
@@ -149,6 +149,19 @@ def size(data: Data) -> int:
     if isinstance(data, Mapping):
         return len(next(iter(data.values())))
     return len(data)
+
+
+def digest(data: Data) -> str:
+    """What tells whether tensors have changed; of other datasets and loaders, their kind and size."""
+    if isinstance(data, TensorDataset):
+        return hashes.digest({str(number): part for number, part in enumerate(data.tensors)})
+    if isinstance(data, Examples):
+        return hashes.digest(data._asdict())
+    if isinstance(data, Mapping):
+        return hashes.digest(data)
+    if isinstance(data, Tensor):
+        return hashes.digest({"rows": data})
+    return f"{type(data).__name__} of {size(data)}"
 
 
 def length(batch: Batch) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import nn
 
@@ -63,6 +65,11 @@ def load(model: nn.Module, state: State) -> None:
         for parameter, piece in zip(trainable(model), views(state.params, model), strict=True):
             parameter.copy_(piece)
         load_buffers(model, state.buffers)
+
+
+def architecture(model: nn.Module) -> str:
+    """The layers as text, without addresses of functions, which are others in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(model))
 
 
 def shapes(model: nn.Module) -> dict[str, torch.Size]:

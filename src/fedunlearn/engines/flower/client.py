@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -18,7 +17,7 @@ from ...authority import check_request
 from ...client.data import ClientData, Data
 from ...client.learner import Learner
 from ...client.losses import forgets
-from ...core import ClientId, Failure, FedUnlearnError, Reason, Reply, Task, registry
+from ...core import ClientId, Failure, FedUnlearnError, Reason, Reply, Task, registry, vectors
 from ...core.hashes import digest
 from ...core.hashes import fingerprint as value_hash
 from ...core.threads import one_thread
@@ -148,8 +147,7 @@ def fingerprint(model: nn.Module) -> str:
         for name, value in (*model.named_parameters(), *model.named_buffers())
         if name not in frozen
     }
-    layers = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
-    return value_hash([layers, sent, digest(frozen)])
+    return value_hash([vectors.architecture(model), sent, digest(frozen)])
 
 
 class _Sites:
