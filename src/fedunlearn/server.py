@@ -118,7 +118,8 @@ def forget(
 ) -> Outcome:
     """Removes the targets from a model that a federation has trained; the module becomes the new model.
 
-    ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits.
+    ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits,
+    and repeats the outcome of one that has ended, whether the module is the model before or after it.
     A later request in the same folder starts from the model that the last one left behind; clients that have
     been forgotten take no part in it. A request that fails raises ``ForgettingFailed`` and leaves the module
     as it is.
@@ -127,10 +128,11 @@ def forget(
     it is what such a file holds. ``without`` names clients that take no part, such as those that another
     folder has forgotten. ``cipher`` encrypts the models that the folder keeps.
     Listeners hear of rounds that are recorded; ``witnesses`` hear of them before that, perhaps twice.
-    ``gone`` says that the targets have left already: only methods that do not ask them can run then. Clients
-    measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds are logged under
-    ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one process and keeps the
-    anchors of earlier ones.
+    ``gone`` says that the targets have left already: only methods that do not ask them can run then. Their
+    names are checked against the history; without one, nobody knows who took part, and they are taken as
+    given. Clients measure the model at the ends of phases unless ``evaluate_every`` says otherwise. Rounds
+    are logged under ``fedunlearn``; on Flower, that is Flower's log. ``Server`` answers requests in one
+    process and keeps the anchors of earlier ones.
 
     ``guards`` limit what a single client can do to the model: what they note becomes warnings, and None
     switches them off.
@@ -140,6 +142,12 @@ def forget(
     requests = [request["targets"] for request in answered]
     place = requests.index(list(named)) if list(named) in requests else len(requests)
     before = module_hash(model)
+    start = answered[place]["model_sha256"] if place < len(answered) else before
+    if before != start and before not in _results(Path(folder), place):
+        raise FedUnlearnError(
+            f"{folder} has already forgotten {', '.join(named)}, starting from another model: give that "
+            "model or the one that the request left behind, or choose another folder"
+        )
     for request in answered[:place] if gone or federation.present().issuperset(named) else ():
         if request["model_sha256"] == before:
             raise FedUnlearnError(
@@ -162,7 +170,7 @@ def forget(
     )
     earlier = (client for request in answered[:place] for client in request["targets"])
     server.forgotten = (*without, *earlier)
-    server._steps = place
+    server._steps, server._start = place, start
     if history is not None:
         server.history = history if isinstance(history, History) else read_history(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
@@ -199,6 +207,15 @@ def _answered(folder: Path) -> list[dict[str, Any]]:
     ):
         raise FedUnlearnError(f"{folder / ANSWERED} is damaged: {record.RECOVERY_HINT}")
     return read
+
+
+def _results(folder: Path, place: int) -> list[str]:
+    """The hashes of the models that the request at a place ended with."""
+    return [
+        record.read_outcome(step)["model_sha256"]
+        for step in folder.glob(f"{place}-forget-*")
+        if finished(step)
+    ]
 
 
 def read_history(path: Path) -> History:
@@ -254,6 +271,10 @@ class Server:
             self._federation = clients
         self._public = PUBLIC if public is not None else None
         if public is not None:
+            if PUBLIC in self._data:
+                raise FedUnlearnError(
+                    f"a client is named {PUBLIC!r}, as the public data is: give the client another name"
+                )
             self._data[PUBLIC] = ClientData(public)
         self._folder = Path(folder)
         self._task = task
@@ -268,6 +289,10 @@ class Server:
         self._steps = 0
         self._lr: float | None = None
         self._gone: tuple[ClientId, ...] = ()
+        self._trained: frozenset[ClientId] = frozenset()
+        """The clients of all trainings."""
+        self._start: str | None = None
+        """The hash of the model that the next step began with, where it is not that of the current one."""
         self.state = State(vectors.flatten(model), buffers=vectors.buffers(model))
         """The model as it is now."""
         self.history = History()
@@ -285,6 +310,11 @@ class Server:
         module = copy.deepcopy(self._module)
         vectors.load(module, self.state)
         return module
+
+    @property
+    def _took_part(self) -> frozenset[ClientId]:
+        """The clients that the model was trained with; empty where nobody knows."""
+        return self._trained.union(*self.history.rows.values())
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -347,8 +377,10 @@ class Server:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
 
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
-        ``guards`` limit what a single client can do to the model, and note it in ``Outcome.warnings``; None
-        switches them off. Targets that do not look forgotten are a Python warning, too.
+        Their names are checked against the clients of ``train`` and of the history; without either, they are
+        taken as given. ``guards`` limit what a single client can do to the model, and note it in
+        ``Outcome.warnings``; None switches them off. Targets that do not look forgotten are a Python warning,
+        too.
 
         Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
@@ -356,7 +388,8 @@ class Server:
         """
         named = (targets,) if isinstance(targets, str) else tuple(targets)
         before = self.state
-        self._gone = named if gone else ()
+        known = self._took_part
+        self._gone = tuple(target for target in named if not known or target in known) if gone else ()
         try:
             check_options(f"method {method!r}", methods[method], options)
             if {*named} <= {*self.clients}:  # else a step that was begun may still be continued
@@ -499,14 +532,16 @@ class Server:
         for target in targets:
             if target in self.forgotten:
                 raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
-            if target not in clients and self._federation is None:
-                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, clients)}")
+            known = {*clients, *self._took_part}
+            if target not in known and (self._federation is None or self._took_part):
+                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}")
             if target not in clients:
                 # No suggestion: a client that is merely absent must not become a request about another one.
                 there = ", ".join(clients[:20]) or "nobody"
+                back = "give its data" if self._federation is None else "start its SuperNode"
                 raise FedUnlearnError(
-                    f"{target!r} is not present (present: {there}): start its SuperNode, or, if it has left "
-                    "for good, say gone=True and use a method that does not ask it"
+                    f"{target!r} is not present (present: {there}): {back}, or, if it has left for good, "
+                    "say gone=True and use a method that does not ask it"
                 )
         return Request(
             self.state.params,
@@ -532,6 +567,8 @@ class Server:
     ) -> Outcome:
         config = json.loads(json.dumps(self._config(plan, targets)))
         place, begun = _claim(self._folder / f"{self._steps}-{name}", config)
+        if purpose == "train":
+            self._trained |= {*begun["data"]["names"]}
         request = self._request(tuple(begun["data"]["names"]), targets)
         identity = {
             "config": begun,
@@ -582,7 +619,7 @@ class Server:
             "seed": self._seed,
             "model": type(self._module).__name__,
             "architecture": vectors.architecture(self._module),
-            "start": record.model_hash(self.state),
+            "start": self._start or record.model_hash(self.state),
             "data": data,
             # Clients with their own code choose their epochs and batches themselves.
             "training": {"decay": self._training.decay} if own_code else asdict(self._training),
