@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from fedunlearn.measure.metrics import METRICS, forgetting_key, metric, utility_key
+from fedunlearn.core import Outcome, State, Status
+from fedunlearn.core.scores import forgetting_key, utility_key
+from fedunlearn.measure.metrics import METRICS, metric
 
 ROWS = [
     json.loads(line)
@@ -59,3 +62,23 @@ def test_what_is_remembered_and_what_is_kept_are_found_in_any_task():
     assert utility_key(["r_seen", "r_acc_worst", "r_acc client-1"]) is None
     assert utility_key(["r_seen", "r_mse_std", "r_mse"]) == "r_mse"
     assert forgetting_key(["distance"]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [{"elapsed": 0, "asr": 0.9, "forget_acc": 0.8, "r_acc": 0.5}],
+            "0 rounds, asr 0.900 → 0.900, forget_acc 0.800 → 0.800, r_acc 0.500 → 0.500, 1 warning>",
+        ),
+        (
+            [{"elapsed": 0, "forget_mse": 1, "r_mse": 2.0}, {"elapsed": 1, "forget_mse": 3.0, "r_mse": 4.0}],
+            "1 round, forget_mse 1.000 → 3.000, r_mse 2.000 → 4.000, 1 warning>",
+        ),
+        ([{"elapsed": 2, "forget_acc": 0.5}], "2 rounds, forget_acc 0.500 → 0.500, 1 warning>"),
+        ([], "no rounds, 1 warning>"),
+    ],
+)
+def test_an_outcome_shows_the_scores_that_were_measured(rows, said):
+    outcome = Outcome(State(torch.zeros(1)), Status.DONE, "", tuple(rows), warnings=("something",))
+    assert repr(outcome).startswith(f"<Outcome: done, {said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -317,6 +318,55 @@ def test_what_was_answered_is_verified(tmp_path):
         answer("site-2", tmp_path / "one")
 
 
+def test_a_client_cannot_have_the_name_of_the_public_data(tmp_path):
+    clients = {"site-0": held(0), "public": held(1)}
+    with pytest.raises(fu.FedUnlearnError, match="a client is named 'public'"):
+        fu.Server(nn.Linear(6, 3), clients, folder=tmp_path, public=held(2).train)
+
+
+def test_a_client_that_has_left_must_have_taken_part(tmp_path):
+    ours = server(tmp_path)
+    ours.train(2, 0.1)
+    with pytest.raises(fu.FedUnlearnError, match="unknown client 'site-33'; did you mean 'site-3'"):
+        ours.forget("site-33", "retrain", SCHEDULE, gone=True, rounds=1)
+    left = {f"site-{number}": held(number) for number in range(4)}
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    training = fu.LocalTraining(batch_size=10)
+    later = fu.Server(model, left, folder=tmp_path, training=training, workers=1)
+    later.train(2, 0.1)
+    with pytest.raises(fu.FedUnlearnError, match=r"'site-4' is not present .*say gone=True"):
+        later.forget("site-4", "retrain", SCHEDULE)
+    assert later.forget("site-4", "retrain", SCHEDULE, gone=True, rounds=1).status is fu.Status.DONE
+
+
+def test_who_has_left_is_checked_against_the_history(tmp_path):
+    history = fu.History({"updates": {f"site-{number}": torch.zeros(21) for number in range(5)}})
+    model, federation = (
+        nn.Linear(6, 3),
+        fu.Sequential(nn.Linear(6, 3), {"site-0": held(0), "site-1": held(1)}),
+    )
+    how = {"method": "retrain", "gone": True, "rounds": 1}
+    with pytest.raises(fu.FedUnlearnError, match="unknown client 'site-44'; did you mean 'site-4'"):
+        fu.forget(federation, model, "site-44", tmp_path, history=history, **how)
+    assert not fu.forget(federation, model, "site-4", tmp_path, history=history, **how).status.failed
+    left = history.without(["site-4"])
+    assert not fu.forget(federation, model, "site-4", tmp_path, history=left, **how).status.failed
+
+
+def test_a_request_that_was_answered_is_answered_again_from_the_model_before_and_after(tmp_path):
+    before = nn.Linear(6, 3)
+    federation = fu.Sequential(before, {f"site-{number}": held(number) for number in range(3)})
+    model = copy.deepcopy(before)
+    first = fu.forget(federation, model, "site-0", tmp_path, schedule=SCHEDULE)
+    for given in (model, copy.deepcopy(before)):
+        again = fu.forget(federation, given, "site-0", tmp_path, schedule=SCHEDULE)
+        assert torch.equal(again.params, first.params)
+        assert torch.equal(fu.flatten(given), first.params)
+    with pytest.raises(fu.FedUnlearnError, match="has already forgotten site-0, starting from another model"):
+        fu.forget(federation, nn.Linear(6, 3), "site-0", tmp_path, schedule=SCHEDULE)
+
+
 def test_a_federation_whose_members_come_and_go_continues_a_step(tmp_path):
     class Partly(fu.Sequential):
         away: frozenset[str] = frozenset()
@@ -413,7 +463,7 @@ def test_what_the_guards_note_is_a_warning_and_an_outcome_is_short(tmp_path):
         outcome = ours.forget("site-1", schedule=SCHEDULE)
     assert repr(outcome).startswith("<Outcome: done, ")
     assert "r_acc" in repr(outcome)
-    assert repr(outcome).endswith("1 warnings>")
+    assert repr(outcome).endswith(", 1 warning>")
     assert len(repr(outcome)) < 200
 
 

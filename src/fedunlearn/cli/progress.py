@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ..core import Event, Phase, Stage, Status
-from ..measure.metrics import forgetting_key, metric, utility_key
+from ..core.scores import forgetting_key, utility_key
+from ..measure.metrics import metric
 
 QUIET_SECONDS = 10.0
 RETRAINING = "retraining"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from .messages import Buffers, ClientId, Vector
+from .scores import forgetting_key, utility_key
 
 if TYPE_CHECKING:
     from .phase import Phase
@@ -144,10 +145,15 @@ class Outcome:
 
     def __repr__(self) -> str:
         """In short: the status, the rounds, and the scores before and after."""
-        measured = [row for row in self.metrics if "r_acc" in row]
+        measured = [row for row in self.metrics if utility_key(row) or forgetting_key(row)]
         first, last = (measured[0], measured[-1]) if measured else ({}, {})
-        keys = [key for key in ("asr", "forget_acc", "r_acc") if key in first and key in last]
+        wanted = dict.fromkeys(("asr", "forget_acc", forgetting_key(first), utility_key(first)))
+        keys = [key for key in wanted if key is not None and key in first and key in last]
         scores = [f"{key} {float(first[key]):.3f} → {float(last[key]):.3f}" for key in keys]
-        noted = [f"{len(self.warnings)} warnings"] if self.warnings else []
-        rounds = f"{self.metrics[-1].get('elapsed', 0)} rounds" if self.metrics else "no rounds"
+        noted = [_counted(len(self.warnings), "warning")] if self.warnings else []
+        rounds = _counted(int(self.metrics[-1].get("elapsed", 0)), "round") if self.metrics else "no rounds"
         return f"<Outcome: {', '.join([self.status, rounds, *scores, *noted])}>"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -6,7 +6,8 @@ import logging
 import time
 
 from ..core import Event, Listener
-from ..measure.metrics import forgetting_key, metric, utility_key
+from ..core.scores import forgetting_key, utility_key
+from ..measure.metrics import metric
 
 
 def log_rounds() -> Listener:

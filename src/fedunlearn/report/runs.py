@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from ..core import Metrics, Status
-from ..measure.metrics import client_of, forgetting_key, utility_key
+from ..core.scores import forgetting_key, utility_key
+from ..measure.metrics import client_of
 from .settings import setting
 
 STAGES = {

@@ -1,0 +1,30 @@
+"""Which of the measures of a run tell how useful a model is, and how much it remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def utility_key(keys: Iterable[str]) -> str | None:
+    """What tells how useful a model is: R-Acc, or the first score of the retained clients that there is."""
+    return _first(keys, ("r_acc",), "r_", but=("r_seen",))
+
+
+def forgetting_key(keys: Iterable[str]) -> str | None:
+    """What tells how much is remembered: ASR, or the first score on the data to be forgotten."""
+    return _first(keys, ("asr", "forget_acc"), "forget_", but=())
+
+
+def _first(
+    keys: Iterable[str], preferred: tuple[str, ...], prefix: str, *, but: tuple[str, ...]
+) -> str | None:
+    known = list(keys)
+    scores = [
+        key
+        for key in known
+        if key.startswith(prefix)
+        and " " not in key
+        and key not in but
+        and not key.endswith(("_std", "_worst", "_best"))
+    ]
+    return next((key for key in (*preferred, *scores) if key in known), None)
