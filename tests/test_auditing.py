@@ -388,11 +388,28 @@ def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
         ({"retrained": None, "again": retrained()}, "give retrained"),
         ({"retrained": nn.Linear(2, 2)}, "parameters and the retrained model has 6"),
         ({"retrained": "runs/retrain"}, "a model to audit is a str"),
+        ({"targets": 5}, "targets is a int: give the name of a client"),
+        ({"references": network()}, "references is a .*: give a list of models"),
+        ({"clients": 3}, "clients is a int"),
+        ({"notes": "abc"}, "notes is a str: give a list of sentences"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_sentence(federation, options, sentence):
     with pytest.raises(fu.FedUnlearnError, match=sentence):
         audit(federation, retrained(3), **options)
+
+
+def test_a_federation_is_needed():
+    with pytest.raises(fu.FedUnlearnError, match="federation is a dict: make one with simulate"):
+        fu.audit({}, network(), targets=TARGET)
+
+
+def test_clients_to_ask_may_be_one_and_absent_ones_are_missing(federation):
+    alone = audit(federation, retrained(3), clients=SITES[1])
+    assert not alone.missing
+    assert alone.influence["accuracy"].keys() == {TARGET, SITES[1]}
+    found = audit(federation, retrained(3), clients=["site-77"])
+    assert found.missing == {"site-77": "not present"}
 
 
 def test_a_server_audits_its_last_request(tmp_path):

@@ -131,10 +131,10 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
         ({"use": [3]}, "use = 3: a file is named by a string"),
         ({"checkpoint": "nowhere"}, "nowhere: No such file"),
         ({"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
-        ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "remove clusters or history from"),
+        ({"pretraining": {"clusters": 2, "history": ["norms"]}}, "remove clusters or history"),
         (
             {"pretraining": {"clusters": 5}},
-            "4 clients cannot form 5 clusters: set clusters in [pretraining] to 4 at most",
+            "4 clients cannot form 5 clusters: set clusters to 4 at most",
         ),
         (
             {

@@ -441,6 +441,33 @@ def test_names_that_no_folder_can_have_are_shortened(tmp_path):
         (lambda ours: ours.forget("site-1", objective=3), "option objective = 3"),
         (lambda ours: ours.forget("site-1", stop=fu.Below("asr", 0.1)), "stop is a Below: give a list"),
         (lambda ours: ours.compare("site-1", "fedosd"), "rows is a str: give several methods"),
+        (lambda ours: ours.forget("site-1", stop=["asr<.1"]), "a rule of stop is a str: give a list"),
+        (lambda ours: ours.forget("site-1", guards=True), "guards is a bool: give Guards"),
+        (lambda ours: ours.forget("site-1", schedule=None), "schedule is a NoneType: give Schedule"),
+        (lambda ours: ours.forget("site-1", None), "unknown method None"),
+        (lambda ours: ours.forget(5), "targets is a int: give the name of a client"),
+        (lambda ours: ours.forget(["site-1", None]), "None among targets is a NoneType: give the name"),
+        (lambda ours: ours.compare(None, ["fedosd"]), "targets is a NoneType"),
+        (lambda ours: ours.compare("site-1", {"a": "fedosd"}), "row 'a' is a str: give the options"),
+        (lambda ours: ours.compare("site-1", ["fedosd"], 3), "schedule is a int"),
+        (lambda ours: ours.train(2, 0.1, history="updates"), "history is a str: give a list of kinds"),
+        (
+            lambda ours: ours.train(2, 0.1, history=["updates"], clusters=2),
+            "remove clusters or history",
+        ),
+        (lambda ours: ours.train(2, 0.1, clusters=0), "clusters = 0: it must be"),
+        (lambda ours: ours.train(2, 0.1, clusters=9), "5 clients cannot form 9 clusters"),
+        (lambda ours: ours.train(2, 0.1, slices=-1), "slices = -1: it must be"),
+        (
+            lambda ours: fu.forget({}, nn.Linear(1, 1), "a", "y"),
+            "federation is a dict: make one with simulate",
+        ),
+        (lambda ours: fu.Above("r_acc", "x"), "value is a str: give a number"),
+        (lambda ours: fu.flatten(nn.ReLU()), "the model has no trainable parameter"),
+        (lambda ours: fu.load(nn.Linear(1, 1), ours.state), "2 trainable parameters and the state 83: give"),
+        (lambda ours: fu.unlearn("fedosd", None, None), "phases is a str: give a list of phases"),
+        (lambda ours: fu.unlearn(["fedosd"], None, None), "a phase is a str: give a list of phases"),
+        (lambda ours: fu.pretrain(None, None, 1, 0.1, history="updates"), "history is a str"),
         (lambda ours: fu.Server("x", {}, folder="y"), r"model is a str: give a torch\.nn\.Module"),
         (lambda ours: fu.Server(nn.Linear(1, 1), [1], folder="y"), "clients is a list: give a dict"),
     ],
@@ -448,6 +475,38 @@ def test_names_that_no_folder_can_have_are_shortened(tmp_path):
 def test_wrong_types_end_in_one_sentence(tmp_path, call, sentence):
     with pytest.raises(fu.FedUnlearnError, match=sentence):
         call(server(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"training": {"epochs": 1}}, "training is a dict: give LocalTraining"),
+        ({"participation": 0.5}, "participation is a float: give Participation"),
+        ({"task": "classification"}, "task is a str: give a Task"),
+        ({"listeners": print}, "listeners is a builtin_function_or_method: give a list of functions"),
+        ({"build": 3}, "build is a int: give a function"),
+        ({"workers": "2"}, "workers = '2': it must be"),
+        ({"workers": 1.5}, "workers = 1.5: it must be"),
+        ({"seed": None}, "seed = None: it must be"),
+        ({"seed": -1}, "seed = -1: it must be"),
+        ({"seed": "x"}, "seed = 'x': it must be"),
+    ],
+)
+def test_wrong_settings_of_a_server_end_in_one_sentence(tmp_path, options, sentence):
+    clients = {f"site-{number}": held(number) for number in range(2)}
+    with pytest.raises(fu.FedUnlearnError, match=sentence):
+        fu.Server(nn.Linear(6, 3), clients, folder=tmp_path, **options)
+
+
+def test_a_client_to_be_left_out_may_be_named_alone_and_an_absent_one_is_told(tmp_path):
+    model = nn.Linear(6, 3)
+    federation = fu.Sequential(model, {f"site-{number}": held(number) for number in range(4)})
+    short = fu.Schedule(1, 0.05, 1, 0.05)
+    fu.forget(federation, model, "site-0", tmp_path / "a", schedule=short, without="site-1")
+    begun = json.loads((tmp_path / "a/0-forget-site-0-fedosd/experiment.json").read_text())
+    assert begun["data"]["names"] == ["site-0", "site-2", "site-3"]
+    with pytest.warns(UserWarning, match="'site-33', to be left out, is not present; did you mean 'site-3'"):
+        fu.forget(federation, model, "site-0", tmp_path / "b", schedule=short, without=["site-33"])
 
 
 def test_the_command_line_refers_to_the_script(tmp_path):

@@ -21,6 +21,9 @@ from .core import (
     Selective,
     State,
     did_you_mean,
+    names_of,
+    require_federation,
+    require_type,
     vectors,
 )
 from .core.hashes import model_hash
@@ -181,8 +184,11 @@ def audit(
     what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, counts and sums,
     never the loss of an example. Alarms about several targets are corrected after Holm.
     """
+    require_type(isinstance(references, Sequence), "references", references, "give a list of models")
+    require_type(not isinstance(notes, str), "notes", notes, "give a list of sentences")
     named, present = present_targets(federation, targets), federation.present()
-    asked = sorted({*named, *(present if clients is None else present.intersection(clients))})
+    wanted = {*named, *(present if clients is None else names_of(clients, "clients"))}
+    asked, absent = sorted(wanted & present), sorted(wanted - present)
     models = _models(model, retrained, original, again, references)
     jobs = {
         compare: audit_job(
@@ -212,7 +218,10 @@ def audit(
     return Evidence(
         found,
         _influences(replies, models),
-        {client: replies.missing[client].detail for client in sorted(replies.missing)},
+        {
+            **dict.fromkeys(absent, "not present"),
+            **{client: replies.missing[client].detail for client in sorted(replies.missing)},
+        },
         tuple(notes),
         tug,
         _omitted(found, tug) if retrained is not None else (),
@@ -221,7 +230,8 @@ def audit(
 
 def present_targets(federation: Federation, targets: ClientId | Sequence[ClientId]) -> tuple[ClientId, ...]:
     """The targets, each once; refused where one is not present, because nobody else holds its data."""
-    named = (targets,) if isinstance(targets, str) else tuple(dict.fromkeys(targets))
+    require_federation(federation)
+    named = names_of(targets)
     if not named:
         raise FedUnlearnError("no target is named: name the clients that were to be forgotten")
     present = federation.present()

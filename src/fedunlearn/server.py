@@ -35,16 +35,23 @@ from .core import (
     State,
     Task,
     did_you_mean,
+    names_of,
+    require_count,
+    require_federation,
+    require_type,
     requirements,
     vectors,
 )
 from .core.hashes import module_hash
+from .core.history import sorted_kinds
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.rehearsal import asked
+from .driver.stopping import require_rules
 from .engines import Sequential, join, simulate
 from .methods import ClusteredPretraining, Pretraining, Schedule, SlicedPretraining
+from .methods.groups import require_groups
 from .options import check_options, phases_of
 from .running import concluded, finished, run_in
 from .tasks import Classification, described
@@ -66,7 +73,7 @@ def pretrain(
 
     The named kinds of ``history`` are recorded for methods that need them; ``options`` go to ``unlearn``.
     """
-    outcome = unlearn([Pretraining(rounds, lr, tuple(sorted(set(history))))], request, federation, **options)
+    outcome = unlearn([Pretraining(rounds, lr, sorted_kinds(history))], request, federation, **options)
     if outcome.status.failed:
         raise FedUnlearnError(outcome.reason)
     recorded = History.from_tensors(outcome.state.memory)
@@ -137,7 +144,11 @@ def forget(
     ``guards`` limit what a single client can do to the model: what they note becomes warnings, and None
     switches them off.
     """
-    named = (targets,) if isinstance(targets, str) else tuple(targets)
+    require_federation(federation)
+    named, left_out = names_of(targets), names_of(without, "without")
+    for client in sorted({*left_out} - federation.present()):
+        known = did_you_mean(client, federation.present())
+        warnings.warn(f"client {client!r}, to be left out, is not present{known}", stacklevel=2)
     answered = _answered(Path(folder))
     requests = [request["targets"] for request in answered]
     place = requests.index(list(named)) if list(named) in requests else len(requests)
@@ -169,7 +180,7 @@ def forget(
         cipher=cipher,
     )
     earlier = (client for request in answered[:place] for client in request["targets"])
-    server.forgotten = (*without, *earlier)
+    server.forgotten = (*left_out, *earlier)
     server._steps, server._start = place, start
     if history is not None:
         server.history = history if isinstance(history, History) else read_history(Path(history))
@@ -257,8 +268,25 @@ class Server:
         witnesses: Sequence[Listener] = (),
         cipher: record.Cipher | None = None,
     ) -> None:
-        _require(isinstance(model, nn.Module), "model", model, "give a torch.nn.Module")
-        _require(isinstance(folder, Path | str), "folder", folder, "give the path of a folder")
+        for fine, name, given, remedy in (
+            (isinstance(model, nn.Module), "model", model, "give a torch.nn.Module"),
+            (isinstance(folder, Path | str), "folder", folder, "give the path of a folder"),
+            (isinstance(task, Task), "task", task, "give a Task, such as Classification()"),
+            (isinstance(training, LocalTraining), "training", training, "give LocalTraining(epochs=…)"),
+            (
+                isinstance(participation, Participation),
+                "participation",
+                participation,
+                "give Participation(share=…)",
+            ),
+            (build is None or callable(build), "build", build, "give a function that makes a new model"),
+            (_functions(listeners), "listeners", listeners, "give a list of functions"),
+            (_functions(witnesses), "witnesses", witnesses, "give a list of functions"),
+        ):
+            require_type(fine, name, given, remedy)
+        require_count("seed", seed)
+        if workers is not None:
+            require_count("workers", workers, 1)
         self._module = copy.deepcopy(model)
         self._federation: Federation | None = None
         self._data: dict[ClientId, ClientData] = {}
@@ -267,7 +295,8 @@ class Server:
             if not any("test" in held.evaluations for held in self._data.values()):
                 warnings.warn("no client has a 'test' set, so utility is not measured", stacklevel=2)
         else:
-            _require(hasattr(clients, "exchange"), "clients", clients, "give a dict from names to data")
+            fine = hasattr(clients, "exchange")
+            require_type(fine, "clients", clients, "give a dict from names to data")
             self._federation = clients
         self._public = PUBLIC if public is not None else None
         if public is not None:
@@ -339,7 +368,8 @@ class Server:
         model in each, for ``knot``; more than one of ``slices`` lets their clients join one slice after the
         other, for ``sisa``.
         """
-        kinds = tuple(sorted(set(history)))
+        kinds = sorted_kinds(history)
+        require_groups(len(self.clients), clusters, slices, kinds)
         phase = (
             SlicedPretraining(rounds, lr, shards=clusters, slices=slices)
             if slices > 1
@@ -386,7 +416,9 @@ class Server:
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
         schedule starts a new one.
         """
-        named = (targets,) if isinstance(targets, str) else tuple(targets)
+        named = names_of(targets)
+        _require_schedule(schedule)
+        require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
         before = self.state
         known = self._took_part
         self._gone = tuple(target for target in named if not known or target in known) if gone else ()
@@ -429,9 +461,14 @@ class Server:
         ``rows`` are methods, or names of rows with the method's options, ``method`` among them. The folder
         that they share can be reported as a comparison.
         """
-        named = (targets,) if isinstance(targets, str) else tuple(targets)
-        _require(not isinstance(rows, str), "rows", rows, f"give several methods, such as [{rows!r}]")
+        named = names_of(targets)
+        _require_schedule(schedule)
+        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str)
+        require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")
         given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
+        for row, settings in given.items():
+            remedy = "give the options of the row, such as {'method': 'fedosd'}"
+            require_type(isinstance(settings, Mapping), f"row {row!r}", settings, remedy)
         wanted = {row: (str(settings.get("method", row)), dict(settings)) for row, settings in given.items()}
         for method, options in wanted.values():
             options.pop("method", None)
@@ -497,7 +534,7 @@ class Server:
         guards: Guards | None = None,
     ) -> Outcome:
         """A request with a method, in the folder of that name."""
-        _require(isinstance(stop, Sequence), "stop", stop, "give a list of rules")
+        require_rules(stop)
         if self._lr is not None and schedule.pretrain_lr == Schedule.pretrain_lr:
             schedule = replace(schedule, pretrain_lr=self._lr)
         phases = phases_of(method, schedule, options)
@@ -699,7 +736,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _changed(begun: Mapping[str, Any], now: Mapping[str, Any]) -> ClientId | None:
     """The first client that is still there and whose examples or evaluation sets are others than before."""
     for kind in ("sha256", "evaluations"):
-        before = begun.get(kind, {})
+        before: Mapping[ClientId, object] = begun.get(kind, {})
         for client in sorted(before.keys() & now[kind].keys()):
             if before[client] != now[kind][client]:
                 return client
@@ -730,6 +767,9 @@ def _reset(model: nn.Module) -> nn.Module:
     return module
 
 
-def _require(fine: bool, name: str, value: object, remedy: str) -> None:
-    if not fine:
-        raise FedUnlearnError(f"{name} is a {type(value).__name__}: {remedy}")
+def _require_schedule(given: object) -> None:
+    require_type(isinstance(given, Schedule), "schedule", given, "give Schedule(…)")
+
+
+def _functions(given: object) -> bool:
+    return isinstance(given, Sequence) and all(map(callable, given))

@@ -111,9 +111,12 @@ def test_a_system_that_gives_no_more_files_is_explained_in_a_line():
         resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
 
 
-def test_no_workers_are_refused():
-    with pytest.raises(FedUnlearnError, match="workers = 0: use 1 or more"):
-        engine(workers=0)
+@pytest.mark.parametrize("workers", [0, "2", 1.5])
+def test_no_workers_are_refused(workers):
+    with pytest.raises(FedUnlearnError, match=r"workers = .*: it must be a whole number, 1 or more"):
+        engine(workers=workers)
+    with pytest.raises(FedUnlearnError, match=r"workers = .*: it must be a whole number, 1 or more"):
+        Parallel(network("mlp"), holdings("mlp"), workers=workers)
 
 
 @pytest.mark.parametrize(

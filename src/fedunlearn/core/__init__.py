@@ -1,7 +1,15 @@
 """What a method author reads: messages, state, phases, requests, federations, names and seeds."""
 
-from .errors import FedUnlearnError, require, require_count, require_rate
-from .federation import Accountable, Authorising, Federation, LocalTraining, Precision, Selective
+from .errors import FedUnlearnError, require, require_count, require_rate, require_type
+from .federation import (
+    Accountable,
+    Authorising,
+    Federation,
+    LocalTraining,
+    Precision,
+    Selective,
+    require_federation,
+)
 from .history import History
 from .messages import (
     Buffers,
@@ -20,7 +28,7 @@ from .messages import (
 )
 from .phase import Jobs, Phase, Round
 from .registry import did_you_mean
-from .request import Request
+from .request import Request, names_of
 from .state import Event, Guarded, Listener, Metrics, Outcome, Progress, Stage, State, Status
 from .task import Batch, LabelTask, Task
 
@@ -62,8 +70,11 @@ __all__ = [
     "Terms",
     "Vector",
     "did_you_mean",
+    "names_of",
     "require",
     "require_count",
+    "require_federation",
     "require_rate",
+    "require_type",
     "train",
 ]

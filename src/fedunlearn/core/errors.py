@@ -15,6 +15,12 @@ def require(fine: bool, name: str, value: object, expected: str) -> None:
         raise FedUnlearnError(f"{name} = {value!r}: it must be {expected}")
 
 
+def require_type(fine: bool, name: str, value: object, remedy: str) -> None:
+    """Refuses a value of the wrong kind with what to give instead."""
+    if not fine:
+        raise FedUnlearnError(f"{name} is a {type(value).__name__}: {remedy}")
+
+
 def require_count(name: str, value: object, least: int = 0) -> None:
     """Refuses what is not a whole number of at least ``least``."""
     fine = isinstance(value, int) and not isinstance(value, bool) and value >= least

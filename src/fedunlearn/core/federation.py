@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from .errors import require, require_count
+from .errors import require, require_count, require_type
 from .messages import ClientId, Job, Replies, Terms
 from .task import Task
 
@@ -29,6 +29,12 @@ class Federation(Protocol):
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = ...) -> Replies:
         """Replies of the clients that answered, and reasons for those that did not."""
         ...
+
+
+def require_federation(given: object) -> None:
+    """Refuses what cannot carry jobs to clients."""
+    fine = callable(getattr(given, "exchange", None)) and callable(getattr(given, "present", None))
+    require_type(fine, "federation", given, "make one with simulate(model, clients)")
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .errors import FedUnlearnError
+from .errors import FedUnlearnError, require_type
 from .messages import ClientId, Replies, Vector
 from .registry import did_you_mean
 from .state import State
@@ -166,6 +166,15 @@ KINDS: Mapping[str, Callable[[History, HeardRound], tuple[Rows, Mapping[str, Ten
     "updates": _updates,
     "locals": _locals,
 }
+
+
+def sorted_kinds(given: Iterable[str]) -> tuple[str, ...]:
+    """The kinds of history, each once."""
+    fine = isinstance(given, Iterable) and not isinstance(given, str)
+    require_type(fine, "history", given, "give a list of kinds, such as ['updates']")
+    kinds = tuple(given)
+    require_kinds(kinds)
+    return tuple(sorted(set(kinds)))
 
 
 def require_kinds(kinds: Iterable[str]) -> None:

@@ -21,14 +21,14 @@ LISTED = 40
 """Names that a message lists at most."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` where something close is known, else the list of what is.
 
     Another number is no misspelling: of clients or partitions that are counted, none is suggested.
     """
-    names = sorted(known)
-    likely = [each for each in names if _without_numbers(each) != _without_numbers(name)]
-    if close := get_close_matches(name, likely, n=1, cutoff=0.5):
+    names, given = sorted(known), str(name)
+    likely = [each for each in names if _without_numbers(each) != _without_numbers(given)]
+    if close := get_close_matches(given, likely, n=1, cutoff=0.5):
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return f"; known: {', '.join(names[:LISTED])}{more}" if names else "; there are none yet"
@@ -67,7 +67,7 @@ class Registry(Generic[T]):
         return self.entry(name).make
 
     def entry(self, name: str) -> Entry[T]:
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             raise FedUnlearnError(f"unknown {self._kind} {name!r}{did_you_mean(name, self._entries)}")
         return self._entries[name]
 

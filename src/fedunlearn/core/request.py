@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from .errors import FedUnlearnError
+from .errors import FedUnlearnError, require_type
 from .history import History
 from .messages import Buffers, ClientId, Vector
 from .registry import did_you_mean
 from .state import State
+
+
+def names_of(clients: ClientId | Iterable[ClientId], what: str = "targets") -> tuple[ClientId, ...]:
+    """One name or several as a tuple, each name once."""
+    given = (clients,) if isinstance(clients, str) else clients
+    remedy = "give the name of a client, or a list of names"
+    require_type(isinstance(given, Iterable), what, given, remedy)
+    names = tuple(dict.fromkeys(given))
+    for name in names:
+        require_type(isinstance(name, str), f"{name!r} among {what}", name, remedy)
+    return names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ from .state import State
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that vectors are made of: tied ones once, frozen ones never."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise FedUnlearnError("the model has no trainable parameter, so there is nothing to train or unlearn")
+    return parameters
 
 
 def flatten(model: nn.Module) -> Vector:
@@ -25,8 +28,6 @@ def flatten(model: nn.Module) -> Vector:
 def bind(model: nn.Module) -> Vector:
     """Moves the trainable parameters into one vector: writing to it writes to the model."""
     parameters = trainable(model)
-    if not parameters:
-        raise FedUnlearnError("the model has no trainable parameter, so there is nothing to train or unlearn")
     if len({parameter.dtype for parameter in parameters}) > 1:
         raise FedUnlearnError("the model mixes parameter types: convert it with model.float() first")
     if parameters[0].dtype not in (torch.float32, torch.float64):
@@ -61,6 +62,12 @@ def load_buffers(model: nn.Module, values: Buffers) -> None:
 
 def load(model: nn.Module, state: State) -> None:
     """Writes a state into a model of the user's own."""
+    size = sum(parameter.numel() for parameter in trainable(model))
+    if state.params.numel() != size:
+        raise FedUnlearnError(
+            f"the model has {size:,} trainable parameters and the state {state.params.numel():,}: "
+            "give both of one architecture"
+        )
     with torch.no_grad():
         for parameter, piece in zip(trainable(model), views(state.params, model), strict=True):
             parameter.copy_(piece)

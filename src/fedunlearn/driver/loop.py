@@ -38,6 +38,7 @@ from ..core import (
     Terms,
     did_you_mean,
     require_count,
+    require_type,
 )
 from ..core.threads import one_thread
 from ..maths import distance
@@ -47,7 +48,7 @@ from .guards import warnings as noted
 from .participation import Participation
 from .preconditions import able, preconditions
 from .probes import Conflicts, Exchange, FinishedRound, Probe
-from .stopping import NotMeasured, StopRule
+from .stopping import NotMeasured, StopRule, require_rules
 
 LOG = logging.getLogger("fedunlearn")
 
@@ -142,7 +143,8 @@ def course(
     resume: Progress | None = None,
 ) -> Asking[Outcome]:
     """What ``unlearn`` does, as a generator: the caller carries its questions to the federation."""
-    phases = tuple(phases)
+    require_rules(stop)
+    phases = _phases(phases)
     run = _Run(phases, request, federation, training, seed, participation, tuple(stop), tuple(probes), guards)
     run.check(evaluate_every)
     rows: list[Metrics] = []
@@ -213,6 +215,14 @@ def course(
         noted(progress.guarded),
         None if guards is None else counts(progress.guarded),
     )
+
+
+def _phases(given: Sequence[Phase]) -> tuple[Phase, ...]:
+    remedy = "give a list of phases, such as method['fedosd'](Schedule())"
+    require_type(isinstance(given, Sequence) and not isinstance(given, str), "phases", given, remedy)
+    for phase in given:
+        require_type(isinstance(phase, Phase), "a phase", phase, remedy)
+    return tuple(given)
 
 
 @dataclass(frozen=True)

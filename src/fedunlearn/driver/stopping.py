@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..core import ClientId, FedUnlearnError, Metrics
+from ..core import ClientId, FedUnlearnError, Metrics, require_type
 
 
 class NotMeasured(FedUnlearnError):
@@ -27,6 +28,9 @@ class Below:
     key: str
     value: float
 
+    def __post_init__(self) -> None:
+        _check(self.key, self.value)
+
     def met(self, metrics: Metrics, target: ClientId) -> bool:
         return measured(metrics, self.key, target) < self.value
 
@@ -38,8 +42,26 @@ class Above:
     key: str
     value: float
 
+    def __post_init__(self) -> None:
+        _check(self.key, self.value)
+
     def met(self, metrics: Metrics, target: ClientId) -> bool:
         return measured(metrics, self.key, target) > self.value
+
+
+def _check(key: object, value: object) -> None:
+    require_type(isinstance(key, str), "key", key, "give the name of a measure, such as 'asr'")
+    fine = isinstance(value, int | float) and not isinstance(value, bool)
+    require_type(fine, "value", value, "give a number")
+
+
+def require_rules(stop: object) -> None:
+    """Refuses what is not a list of rules."""
+    remedy = "give a list of rules, such as [Below('asr', 0.1)]"
+    require_type(isinstance(stop, Sequence), "stop", stop, remedy)
+    assert isinstance(stop, Sequence)
+    for rule in stop:
+        require_type(callable(getattr(rule, "met", None)), "a rule of stop", rule, remedy)
 
 
 def measured(metrics: Metrics, key: str, target: ClientId) -> float:

@@ -30,6 +30,7 @@ from ..core import (
     Task,
     Terms,
     registry,
+    require_count,
 )
 from ..tasks import Classification
 from .memory import Place, SharedMemory
@@ -56,6 +57,7 @@ class Parallel:
         task: Task = Classification(),
         precision: Precision = "fp32",
     ) -> None:
+        require_count("workers", workers, 1)
         self._data = as_clients(data)
         _require_no_processes(self._data)
         self._learner = Learner(model, task, precision=precision)

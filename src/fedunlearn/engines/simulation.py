@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..client.data import ClientData, Data
-from ..core import ClientId, Federation, FedUnlearnError, Precision, Task
+from ..core import ClientId, Federation, FedUnlearnError, Precision, Task, require_count
 from ..core.registry import did_you_mean
 from ..tasks import Classification
 from .parallel import Parallel
@@ -50,8 +50,7 @@ def simulate(
     """
     require(device, precision)
     wanted = cores() if workers is None else workers
-    if wanted < 1:
-        raise FedUnlearnError(f"workers = {wanted}: use 1 or more")
+    require_count("workers", wanted, 1)
     count = min(wanted, len(data))
     if device == "cpu" and count > 1:
         obstacle = _obstacle()

@@ -16,6 +16,7 @@ from ..core.registry import dataset as datasets
 from ..core.registry import model as models
 from ..core.registry import partition as partitions
 from ..data import check_reserved
+from ..methods.groups import require_groups
 from ..options import check_options
 from .code import import_code, sha256
 from .problems import first_problem
@@ -166,26 +167,11 @@ def _check_needs(experiment: Experiment) -> None:
     """Whether pre-training leaves behind what the method needs."""
     plan, name = experiment.pretraining, experiment.method
     require_kinds(plan.history)
-    if plan.history and plan.clusters * plan.slices > 1:
-        key, how = ("slices", "sliced") if plan.slices > 1 else ("clusters", "clustered")
-        raise FedUnlearnError(
-            f"{how} pre-training records its {key} and no other history: remove {key} or history from "
-            "[pretraining]"
-        )
-    if plan.slices > 1 and plan.clusters * plan.slices > experiment.data.clients:
-        raise FedUnlearnError(
-            f"{experiment.data.clients} clients cannot form {plan.slices} slices in each of {plan.clusters} "
-            "clusters: lower slices or clusters in [pretraining]"
-        )
+    require_groups(experiment.data.clients, plan.clusters, plan.slices, plan.history)
     if plan.slices > plan.rounds > 0:
         raise FedUnlearnError(
             f"{plan.rounds} rounds are too few for {plan.slices} slices: set rounds in [pretraining] to "
             f"{plan.slices} or more"
-        )
-    if plan.clusters > experiment.data.clients:
-        raise FedUnlearnError(
-            f"{experiment.data.clients} clients cannot form {plan.clusters} clusters: "
-            f"set clusters in [pretraining] to {experiment.data.clients} at most"
         )
     phases = experiment.phases()
     # What a model file holds is known when it is read.

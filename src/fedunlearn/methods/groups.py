@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ..core import ClientId, FedUnlearnError, Replies, Request, State, Vector
+from ..core import ClientId, FedUnlearnError, Replies, Request, State, Vector, require_count
 
 
 def require_separable(state: State, groups: str) -> None:
@@ -16,6 +16,26 @@ def require_separable(state: State, groups: str) -> None:
         raise FedUnlearnError(
             f"{groups} share the model's buffers (BatchNorm statistics), so exact unlearning is impossible: "
             "use a model without such buffers"
+        )
+
+
+def require_groups(clients: int, clusters: int, slices: int, history: Sequence[str]) -> None:
+    """Refuses clusters and slices that so many clients cannot form, and history that they do not record."""
+    require_count("clusters", clusters, 1)
+    require_count("slices", slices, 1)
+    if history and clusters * slices > 1:
+        key, how = ("slices", "sliced") if slices > 1 else ("clusters", "clustered")
+        raise FedUnlearnError(
+            f"{how} pre-training records its {key} and no other history: remove {key} or history"
+        )
+    if slices > 1 and clusters * slices > clients:
+        raise FedUnlearnError(
+            f"{clients} clients cannot form {slices} slices in each of {clusters} clusters: lower slices or "
+            "clusters"
+        )
+    if clusters > clients:
+        raise FedUnlearnError(
+            f"{clients} clients cannot form {clusters} clusters: set clusters to {clients} at most"
         )
 
 
