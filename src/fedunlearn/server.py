@@ -736,10 +736,10 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _changed(begun: Mapping[str, Any], now: Mapping[str, Any]) -> ClientId | None:
     """The first client that is still there and whose examples or evaluation sets are others than before."""
     for kind in ("sha256", "evaluations"):
-        before: Mapping[ClientId, object] = begun.get(kind, {})
+        before = begun.get(kind, {})
         for client in sorted(before.keys() & now[kind].keys()):
             if before[client] != now[kind][client]:
-                return client
+                return str(client)
     return None
 
 
