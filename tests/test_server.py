@@ -327,7 +327,7 @@ def test_a_client_cannot_have_the_name_of_the_public_data(tmp_path):
 def test_a_client_that_has_left_must_have_taken_part(tmp_path):
     ours = server(tmp_path)
     ours.train(2, 0.1)
-    with pytest.raises(fu.FedUnlearnError, match="unknown client 'site-33'; did you mean 'site-3'"):
+    with pytest.raises(fu.FedUnlearnError, match=r"unknown client 'site-33'; known: .*site-3"):
         ours.forget("site-33", "retrain", SCHEDULE, gone=True, rounds=1)
     left = {f"site-{number}": held(number) for number in range(4)}
     torch.manual_seed(0)
@@ -347,7 +347,7 @@ def test_who_has_left_is_checked_against_the_history(tmp_path):
         fu.Sequential(nn.Linear(6, 3), {"site-0": held(0), "site-1": held(1)}),
     )
     how = {"method": "retrain", "gone": True, "rounds": 1}
-    with pytest.raises(fu.FedUnlearnError, match="unknown client 'site-44'; did you mean 'site-4'"):
+    with pytest.raises(fu.FedUnlearnError, match=r"unknown client 'site-44'; known: .*site-4"):
         fu.forget(federation, model, "site-44", tmp_path, history=history, **how)
     assert not fu.forget(federation, model, "site-4", tmp_path, history=history, **how).status.failed
     left = history.without(["site-4"])
@@ -505,7 +505,7 @@ def test_a_client_to_be_left_out_may_be_named_alone_and_an_absent_one_is_told(tm
     fu.forget(federation, model, "site-0", tmp_path / "a", schedule=short, without="site-1")
     begun = json.loads((tmp_path / "a/0-forget-site-0-fedosd/experiment.json").read_text())
     assert begun["data"]["names"] == ["site-0", "site-2", "site-3"]
-    with pytest.warns(UserWarning, match="'site-33', to be left out, is not present; did you mean 'site-3'"):
+    with pytest.warns(UserWarning, match=r"'site-33', to be left out, is not present; known: .*site-3"):
         fu.forget(federation, model, "site-0", tmp_path / "b", schedule=short, without=["site-33"])
 
 

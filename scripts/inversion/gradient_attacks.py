@@ -90,7 +90,7 @@ def extractor(model: nn.Module) -> tuple[nn.Module, int]:
     assert isinstance(model, nn.Sequential)
     first = next(number for number, layer in enumerate(model) if isinstance(layer, nn.Linear))
     front = model[:first]
-    return front, len(vectors.trainable(front))
+    return front, len(list(front.parameters()))
 
 
 def dense_gradient(gradient: Tensor, model: nn.Module) -> Tensor:

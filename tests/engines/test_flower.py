@@ -135,7 +135,7 @@ def test_two_nodes_of_one_name_are_refused():
         (6, "after 0 s, 5 of 6 clients are online: start the SuperNode"),
         (
             ["site-0", "site-7"],
-            r"after 0 s, client 'site-7' is not online; did you mean 'site-.'\?: start the SuperNode",
+            r"after 0 s, client 'site-7' is not online; known: site-0, .*: start the SuperNode",
         ),
         ("site-0", "clients = 'site-0': give their number, or a list of names"),
     ],
