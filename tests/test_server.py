@@ -112,6 +112,8 @@ def test_every_step_is_a_run_folder_that_can_be_reported(tmp_path):
     ("call", "sentence"),
     [
         (lambda ours: ours.forget("site-9"), "unknown client 'site-9'; known: site-0"),
+        (lambda ours: ours.forget([]), r"targets = \[\]: it must be the name of a client"),
+        (lambda ours: ours.compare([], ["retrain"]), r"targets = \[\]: it must be the name of a client"),
         (lambda ours: ours.forget("site-1", "fedosdd"), "did you mean 'fedosd'"),
         (lambda ours: ours.forget("site-1", "federaser"), "needs norms"),
         (lambda ours: ours.train(2, 0.1, history=["norm"]), "unknown history 'norm'; did you mean 'norms'"),

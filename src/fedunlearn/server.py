@@ -145,7 +145,7 @@ def forget(
     switches them off.
     """
     require_federation(federation)
-    named, left_out = names_of(targets), names_of(without, "without")
+    named, left_out = names_of(targets, least=1), names_of(without, "without")
     for client in sorted({*left_out} - federation.present()):
         known = did_you_mean(client, federation.present())
         warnings.warn(f"client {client!r}, to be left out, is not present{known}", stacklevel=2)
@@ -416,7 +416,7 @@ class Server:
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
         schedule starts a new one.
         """
-        named = names_of(targets)
+        named = names_of(targets, least=1)
         _require_schedule(schedule)
         require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
         before = self.state
@@ -461,7 +461,7 @@ class Server:
         ``rows`` are methods, or names of rows with the method's options, ``method`` among them. The folder
         that they share can be reported as a comparison.
         """
-        named = names_of(targets)
+        named = names_of(targets, least=1)
         _require_schedule(schedule)
         fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str)
         require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")

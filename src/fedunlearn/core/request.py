@@ -10,21 +10,24 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .errors import FedUnlearnError, require_type
+from .errors import FedUnlearnError, require, require_type
 from .history import History
 from .messages import Buffers, ClientId, Vector
 from .registry import did_you_mean
 from .state import State
 
 
-def names_of(clients: ClientId | Iterable[ClientId], what: str = "targets") -> tuple[ClientId, ...]:
-    """One name or several as a tuple, each name once."""
+def names_of(
+    clients: ClientId | Iterable[ClientId], what: str = "targets", *, least: int = 0
+) -> tuple[ClientId, ...]:
+    """One name or several as a tuple, each name once; fewer than ``least`` are refused."""
     given = (clients,) if isinstance(clients, str) else clients
     remedy = "give the name of a client, or a list of names"
     require_type(isinstance(given, Iterable), what, given, remedy)
     names = tuple(dict.fromkeys(given))
     for name in names:
         require_type(isinstance(name, str), f"{name!r} among {what}", name, remedy)
+    require(len(names) >= least, what, clients, "the name of a client, or a list of names")
     return names
 
 
