@@ -510,7 +510,7 @@ def test_a_task_is_described_by_all_of_its_settings(one, other):
             self.setting = setting
 
         def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-            raise NotImplementedError
+            return torch.zeros(1)
 
     told = described(Own(one))
     assert json.loads(json.dumps(told)) == told == described(Own(one))

@@ -20,7 +20,7 @@ from ..experiment import Experiment, import_code, parse
 from ..methods import Schedule
 from ..options import phases_of
 from ..report.audits import REFERENCES
-from ..report.html.leaderboard import ablation
+from ..report.leaderboard import ablation
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
 """The file with requests, seeds and tuning budget."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -21,6 +21,15 @@ from .tables import Lines
 
 Cells = Mapping[tuple[str, int], Result | None]
 """The results of a method by request and seed; None where one is missing."""
+
+ABLATION = re.compile(r"(.+)-m\d+")
+"""The name of a method with one part changed, such as ``fedosd-m1``."""
+
+
+def ablation(name: str, methods: Collection[str]) -> bool:
+    """Whether it is one of the methods with one part changed."""
+    found = ABLATION.fullmatch(name)
+    return found is not None and found[1] in methods
 
 
 @dataclass(frozen=True)

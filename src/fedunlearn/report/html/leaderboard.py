@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from ...record import write
 from ..audits import REFERENCES
 from ..benchmark import LETTERS, Board, Result, read_board
-from ..leaderboard import INTERVALS, RULE, columns, line, ranked, t_quantile
+from ..leaderboard import INTERVALS, RULE, ablation, columns, line, ranked, t_quantile
 from .filling import rendered
 from .plots import style
 
@@ -23,8 +22,6 @@ GROUPS = {
     "successive": "Requests",
     "participation": "Participation",
 }
-ABLATION = re.compile(r"(.+)-m\d+")
-"""The name of a method with one part changed, such as ``fedosd-m1``."""
 
 
 def write_leaderboard(results: Path, page: Path) -> None:
@@ -150,12 +147,6 @@ def _environments(board: Board) -> list[tuple[str, int, Mapping[str, str]]]:
     """The machines: their names, the number of their cells, and what is known about them."""
     cells = Counter(result.values.get("environment") for result in board.results.values())
     return [(name, cells[name], known) for name, known in board.values["environments"].items()]
-
-
-def ablation(name: str, methods: Collection[str]) -> bool:
-    """Whether one of the methods is this one without a part."""
-    found = ABLATION.fullmatch(name)
-    return found is not None and found[1] in methods
 
 
 def _script(board: Board, styles: Mapping[str, Any]) -> dict[str, Any]:
