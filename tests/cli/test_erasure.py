@@ -97,6 +97,7 @@ def test_the_whole_way(here, desk, tmp_path):
     result = here("erase", "desk", "request.json")
     assert result.returncode == 0, result.stderr
     assert "state        purged" in result.stdout
+    assert "Nothing was done" not in result.stdout
     expected = ["received", "authenticated", "admitted", "unlearning", "recovering", "verified", "certified"]
     assert events(desk) == [*expected, "installing", "installed", "purging", "purged"]
     assert module_hash(production_model(open_desk(desk))) != before
@@ -114,6 +115,7 @@ def test_the_whole_way(here, desk, tmp_path):
     assert "purged" in result.stdout
     again = here("erase", "desk", "request.json")
     assert again.returncode == 0
+    assert "Nothing was done: the request was already purged." in again.stdout
     assert events(desk)[-1] == "purged"
 
 

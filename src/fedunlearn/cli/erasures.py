@@ -140,6 +140,7 @@ def erase(
     case = _known(opened, request)
     if case is None:
         case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
+    before = case.entries
     if not case.purging:
         client = stated_client(opened.document(case.id))
         try:
@@ -163,6 +164,8 @@ def erase(
     if case.purging or due(opened, case):
         case = purge(opened, case.id)
     _print_case(opened, case)
+    if case.entries == before:
+        print_text(f"\nNothing was done: the request was already {case.standing}.")
     if case.standing.failed:
         print_text(_why(opened, case))
         fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)
