@@ -116,6 +116,7 @@ def test_the_whole_way(here, desk, tmp_path):
     again = here("erase", "desk", "request.json")
     assert again.returncode == 0
     assert "Nothing was done: the request was already purged." in again.stdout
+    assert "Nothing was done: the request was already purged." in here("purge", "desk", place.name).stdout
     assert events(desk)[-1] == "purged"
 
 
@@ -208,6 +209,7 @@ def test_a_request_can_be_purged_without_an_answer(here, desk):
     assert "has not been answered" in result.stderr
     result = here("purge", "desk", identity, "--withdrawn")
     assert result.returncode == 0, result.stderr
+    assert "Nothing was done" not in result.stdout
     assert standing(desk) is Standing.PURGED
     assert not (desk / "requests" / identity / "key").exists()
     result = here("purge", "desk", "0123")

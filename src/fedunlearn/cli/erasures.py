@@ -14,6 +14,7 @@ from .options import Workers
 
 if TYPE_CHECKING:
     from ..erasure import Case, Desk
+    from ..erasure.ledger import Entry
 
 DeskFolder = Annotated[
     Path, typer.Argument(metavar="DESK", help="Folder with a desk.toml.", show_default=False)
@@ -163,9 +164,7 @@ def erase(
             fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
     if case.purging or due(opened, case):
         case = purge(opened, case.id)
-    _print_case(opened, case)
-    if case.entries == before:
-        print_text(f"\nNothing was done: the request was already {case.standing}.")
+    _print_case(opened, case, before)
     if case.standing.failed:
         print_text(_why(opened, case))
         fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)
@@ -202,7 +201,8 @@ def purge(
     from ..erasure import purge as delete
 
     opened = open_desk(folder)
-    _print_case(opened, delete(opened, request, withdrawn=withdrawn))
+    before = opened.case(request).entries
+    _print_case(opened, delete(opened, request, withdrawn=withdrawn), before)
 
 
 def _known(opened: Desk, request: str) -> Case | None:
@@ -259,7 +259,8 @@ def _deadline(case: Case, now: float) -> str:
     return f"{day} ({left} days left)" if left >= 0 else f"{day} (missed)"
 
 
-def _print_case(opened: Desk, case: Case) -> None:
+def _print_case(opened: Desk, case: Case, before: tuple[Entry, ...]) -> None:
+    """Shows the request, and says so if nothing was done since these entries."""
     place = opened.place(case.id)
     out.print()
     out.print(f"request      {case.id}", soft_wrap=True)
@@ -279,3 +280,5 @@ def _print_case(opened: Desk, case: Case) -> None:
     ):
         if (place / name).exists():
             out.print(f"{title:<12} {place / name}", soft_wrap=True)
+    if case.entries == before:
+        print_text(f"\nNothing was done: the request was already {case.standing}.")
