@@ -27,8 +27,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     Another number is no misspelling: of clients or partitions that are counted, none is suggested.
     """
     names, given = sorted(known), str(name)
-    likely = [each for each in names if _without_numbers(each) != _without_numbers(given)]
-    if close := get_close_matches(given, likely, n=1, cutoff=0.5):
+    close = get_close_matches(given, names, n=1, cutoff=0.5)
+    if close and _without_numbers(close[0]) != _without_numbers(given):
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return f"; known: {', '.join(names[:LISTED])}{more}" if names else "; there are none yet"
