@@ -45,6 +45,6 @@ def recommend(
     )
     return "fast-retrain", (
         f"{because}; a new model that no target had a part in was like retraining in a quarter of its rounds "
-        "with a perceptron, and needed half of them with LeNet-5 (docs/evidence/results.md, "
-        "docs/methods/fast-retrain.md)"
+        "with a perceptron; LeNet-5 on little data needed half of them and momentum 0.5 "
+        "(docs/evidence/results.md, docs/methods/fast-retrain.md)"
     )
