@@ -18,6 +18,8 @@ def test_a_name_close_to_nothing_gets_the_list():
 def test_another_number_is_no_misspelling():
     assert did_you_mean("site-9", ["site-1", "site-2"]) == "; known: site-1, site-2"
     assert did_you_mean("sitte-1", ["site-1", "site-2"]) == "; did you mean 'site-1'?"
+    assert did_you_mean("sitte-9", ["site-1", "site-2"]) == "; known: site-1, site-2"
+    assert did_you_mean("lenet", ["lenet5", "mlp"]) == "; did you mean 'lenet5'?"
     assert did_you_mean("fmnist-pat-5", ["fmnist-pat-50", "mnist-pat-50"]).startswith("; known")
 
 

@@ -120,6 +120,20 @@ def test_the_whole_way(here, desk, tmp_path):
     assert events(desk)[-1] == "purged"
 
 
+def test_a_certified_request_waits_for_its_purge(here, desk):
+    settings(desk, retrainings="0", keep_days="7")
+    result = here("erase", "desk", signed(desk))
+    assert result.returncode == 0, result.stderr
+    assert standing(desk) is Standing.CERTIFIED
+    before = events(desk)
+    again = here("erase", "desk", "request.json")
+    assert again.returncode == 0
+    told = " ".join(again.stdout.split())
+    assert "Nothing was done: the request was already certified." in told
+    assert "Next: send the certificate; fedunlearn purge." in told
+    assert events(desk) == before
+
+
 def test_a_forgotten_client_takes_no_part_in_the_next_request(here, desk):
     settings(desk, retrainings="0")
     assert here("erase", "desk", signed(desk)).returncode == 0

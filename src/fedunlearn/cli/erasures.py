@@ -281,4 +281,5 @@ def _print_case(opened: Desk, case: Case, before: tuple[Entry, ...]) -> None:
         if (place / name).exists():
             out.print(f"{title:<12} {place / name}", soft_wrap=True)
     if case.entries == before:
-        print_text(f"\nNothing was done: the request was already {case.standing}.")
+        then = "" if case.next_step == "none" else f" Next: {case.next_step}."
+        print_text(f"\nNothing was done: the request was already {case.standing}.{then}")

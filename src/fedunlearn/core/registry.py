@@ -24,18 +24,18 @@ LISTED = 40
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` where something close is known, else the list of what is.
 
-    Another number is no misspelling: of clients or partitions that are counted, none is suggested.
+    Another number is no misspelling: where numbers were given, the suggestion has the same ones.
     """
     names, given = sorted(known), str(name)
     close = get_close_matches(given, names, n=1, cutoff=0.5)
-    if close and _without_numbers(close[0]) != _without_numbers(given):
+    if close and (_numbers(close[0]) == _numbers(given) or not _numbers(given)):
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return f"; known: {', '.join(names[:LISTED])}{more}" if names else "; there are none yet"
 
 
-def _without_numbers(name: str) -> str:
-    return re.sub(r"\d+", "0", name)
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
 
 
 @dataclass(frozen=True)
