@@ -1,4 +1,4 @@
-"""What a client holds: tensors, a dataset or a data loader, in batches of a fixed order."""
+"""What a client holds: tensors, a dataset or a data loader, in batches."""
 
 from __future__ import annotations
 
@@ -195,9 +195,15 @@ def own_examples(data: ClientData) -> Data:
     return part(data.train, torch.arange(size(data.train) - size(data.evaluations["canary-in"])))
 
 
-def batches(data: Data, most: int) -> Iterator[Batch]:
-    """Consecutive batches in a fixed order; a loader brings its own."""
-    if isinstance(data, Examples):
+def batches(data: Data, most: int, order: Tensor | None = None) -> Iterator[Batch]:
+    """Consecutive batches of the examples, as they are held or in another order; a loader brings its own."""
+    if order is not None and not isinstance(data, DataLoader):
+        for index in divided(order, most):
+            if isinstance(data, Dataset):
+                yield default_collate([data[number] for number in index.tolist()])
+            else:
+                yield part(data, index)
+    elif isinstance(data, Examples):
         yield from map(Examples, data.x.split(most), data.y.split(most))
     elif isinstance(data, Tensor):
         yield from data.split(most)
@@ -209,6 +215,14 @@ def batches(data: Data, most: int) -> Iterator[Batch]:
     else:
         for start in range(0, size(data), most):
             yield default_collate([data[number] for number in range(start, min(start + most, size(data)))])
+
+
+def divided(order: Tensor, most: int) -> list[Tensor]:
+    """The batches of an order; one example that is left joins the batch before: BatchNorm needs two."""
+    parts = list(order.split(most, -1))
+    if parts[-1].shape[-1] == 1 and most > 1 and len(parts) > 1:
+        parts[-2:] = [torch.cat(parts[-2:], -1)]
+    return parts
 
 
 def reseed(data: Data, seed: int) -> None:

@@ -143,7 +143,7 @@ class Learner:
         return replies
 
     def _train(self, client: ClientId, data: Data, job: Job, terms: Terms, out: Vector) -> Reply:
-        """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
+        """Local SGD over batches; returns Δ = ω − ω_i.
 
         Steps are summed up by themselves and the model is ω − Σ: taken as a difference of float32 models,
         a small Δ would lose most of its digits.
@@ -159,7 +159,7 @@ class Learner:
         run = self._sum_gradients if criterion is not None else self._sum_steps
         with self._seeded(terms.seed_of(client), data):
             self._module.train()
-            losses, seen = run(data, job, terms, out)
+            losses, seen = run(self._epochs(client, data, job, terms), job, terms, out)
         let_go(out)
         trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
@@ -169,7 +169,9 @@ class Learner:
             buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
+    def _sum_gradients(
+        self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector
+    ) -> tuple[list[Tensor], int]:
         """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales.
 
         Returns the losses of the batches, summed over examples, and how many examples were seen.
@@ -181,7 +183,7 @@ class Learner:
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
         with self._summing():
-            for batch in self._epochs(data, job, terms):
+            for batch in batches:
                 if losses:  # after the last batch nobody needs the model
                     torch.sub(start, gradients, alpha=lr, out=self._params)
                 if self._perceptron and criterion and isinstance(batch, Examples):
@@ -196,14 +198,16 @@ class Learner:
         torch.mul(gradients.cpu(), lr, out=out)
         return losses, seen
 
-    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
+    def _sum_steps(
+        self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector
+    ) -> tuple[list[Tensor], int]:
         """Any loss with any step rule."""
         loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
         rule = registry.step[str(job.config.get("step", "plain"))](job)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
         losses: list[Tensor] = []
         moved = self._moved.zero_()
-        for batch in self._epochs(data, job, terms):
+        for batch in batches:
             with self._arithmetic():
                 found = loss(self._module, batch)
             slopes = torch.autograd.grad(found, self._parameters, materialize_grads=True)
@@ -216,12 +220,13 @@ class Learner:
         out.copy_(moved)
         return losses, seen
 
-    def _epochs(self, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
-        for _ in range(terms.passes(job)):
-            yield from self._batches(data, terms.batch_size)
+    def _epochs(self, client: ClientId, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
+        for epoch in range(terms.passes(job)):
+            order = terms.order(client, epoch, holdings.size(data))
+            yield from self._batches(data, terms.batch_size, order)
 
-    def _batches(self, data: Data, size: int) -> Iterator[Batch]:
-        for batch in holdings.batches(data, size):
+    def _batches(self, data: Data, size: int, order: Tensor | None = None) -> Iterator[Batch]:
+        for batch in holdings.batches(data, size, order):
             yield self._placed(batch)
 
     def _measure(self, sets: Mapping[str, Data]) -> Statistics:

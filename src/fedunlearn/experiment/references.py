@@ -69,7 +69,13 @@ def retraining(setting: Setting, number: int = 1) -> CachedTraining:
         request,
         phase,
         derive("unlearning", setting.seed),
-        identify(setting, start, retained, purpose="retraining"),
+        identify(
+            setting,
+            start,
+            retained,
+            purpose="retraining",
+            **({"number": number} if setting.training.shuffle else {}),
+        ),
         "references",
     )
 

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..core import Phase, Precision
+from ..core import LocalTraining, Phase, Precision
 from ..driver import Guards
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
@@ -136,6 +136,20 @@ class Training(Table):
     """Examples per step."""
     decay: Share = 0.999
     """Factor of the learning rate after every round; unlearning and recovery share one count of rounds."""
+    shuffle: bool = False
+    """If true, batches are drawn anew in every round and epoch; papers' code visits them in one fixed order."""
+
+    @property
+    def local(self) -> LocalTraining:
+        return LocalTraining(**dict(self))
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without ``shuffle`` where it is the default, so that runs which older versions began can go on."""
+        values: dict[str, Any] = serialise(self)
+        if self.shuffle == type(self).model_fields["shuffle"].default:
+            values.pop("shuffle", None)
+        return values
 
 
 class StagePlan(Table):

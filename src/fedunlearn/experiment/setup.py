@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def training(self) -> LocalTraining:
-        return LocalTraining(**self.experiment.training.model_dump())
+        return self.experiment.training.local
 
     @property
     def participation(self) -> Participation:
