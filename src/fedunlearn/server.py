@@ -710,7 +710,9 @@ def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]
         if manifest is None or not manifest.verified:
             record.tell_unverified([place])
         begun = record.read_json(place / "experiment.json")
-        if _settings(begun) == _settings(_without_shuffle(config, begun)):
+        # Older versions did not shuffle, nor record it: what they began goes on like that.
+        trained = {key: value for key, value in config["training"].items() if key in begun["training"]}
+        if _settings(begun) == _settings({**config, "training": trained}):
             if begun["start"] != config["start"]:
                 raise FedUnlearnError(
                     f"{place} was begun with other starting weights: seed the model's initialisation with "
@@ -727,13 +729,6 @@ def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]
                 f"{place} holds a run with other settings: choose another folder, or the settings of that run"
             )
     raise FedUnlearnError(f"{base} has failed too often: choose another folder")
-
-
-def _without_shuffle(config: Mapping[str, Any], begun: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings as older versions recorded them, which did not shuffle, if one of those began the step."""
-    if "shuffle" in begun["training"]:
-        return config
-    return {**config, "training": {k: v for k, v in config["training"].items() if k != "shuffle"}}
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,11 +175,11 @@ def length(batch: Batch) -> int:
 def part(data: Data, index: Tensor) -> Data:
     """The examples at these places."""
     if isinstance(data, Examples):
-        return data.take(index)
+        return Examples(*(each.index_select(0, index) for each in data))  # faster than brackets
     if isinstance(data, Tensor):
-        return data[index]
+        return data.index_select(0, index)
     if isinstance(data, Mapping):
-        return {name: each[index] for name, each in data.items()}
+        return {name: each.index_select(0, index) for name, each in data.items()}
     if not isinstance(data, DataLoader):
         return Subset(data, index.tolist())
     if data.batch_size is None:
@@ -196,25 +196,21 @@ def own_examples(data: ClientData) -> Data:
 
 
 def batches(data: Data, most: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Consecutive batches of the examples, as they are held or in another order; a loader brings its own."""
-    if order is not None and not isinstance(data, DataLoader):
-        for index in divided(order, most):
-            if isinstance(data, Dataset):
-                yield default_collate([data[number] for number in index.tolist()])
-            else:
-                yield part(data, index)
+    """Consecutive batches, of examples as they are held or in another order; a loader brings its own."""
+    if isinstance(data, DataLoader):
+        yield from data
+    elif isinstance(data, Dataset):
+        for index in torch.arange(size(data)).split(most) if order is None else divided(order, most):
+            yield default_collate([data[number] for number in index.tolist()])
+    elif order is not None:
+        yield from (part(data, index) for index in divided(order, most))
     elif isinstance(data, Examples):
         yield from map(Examples, data.x.split(most), data.y.split(most))
     elif isinstance(data, Tensor):
         yield from data.split(most)
-    elif isinstance(data, Mapping):
-        for start in range(0, size(data), most):
-            yield {name: part[start : start + most] for name, part in data.items()}
-    elif isinstance(data, DataLoader):
-        yield from data
     else:
         for start in range(0, size(data), most):
-            yield default_collate([data[number] for number in range(start, min(start + most, size(data)))])
+            yield {name: part[start : start + most] for name, part in data.items()}
 
 
 def divided(order: Tensor, most: int) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,9 @@ from .perceptron import as_perceptron
 from .placement import Placement
 
 EVALUATION_BATCH = 200
+
+Losses: TypeAlias = tuple[list[Tensor], int]
+"""Of the batches, each summed over its examples, and how many examples were seen."""
 
 FEW = 64
 """Examples up to which a client trains together with others; more fill a matrix product by themselves."""
@@ -169,13 +173,8 @@ class Learner:
             buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(
-        self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector
-    ) -> tuple[list[Tensor], int]:
-        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales.
-
-        Returns the losses of the batches, summed over examples, and how many examples were seen.
-        """
+    def _sum_gradients(self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector) -> Losses:
+        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
         name = str(job.config.get("loss", "task"))
         loss, criterion = registry.loss[name](self.task, job), self.task.criterion(name)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
@@ -198,9 +197,7 @@ class Learner:
         torch.mul(gradients.cpu(), lr, out=out)
         return losses, seen
 
-    def _sum_steps(
-        self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector
-    ) -> tuple[list[Tensor], int]:
+    def _sum_steps(self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector) -> Losses:
         """Any loss with any step rule."""
         loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
         rule = registry.step[str(job.config.get("step", "plain"))](job)

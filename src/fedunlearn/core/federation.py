@@ -74,7 +74,7 @@ class LocalTraining:
     decay: float = 0.999
     """The learning rate of a phase is multiplied by this after every round of the run."""
     shuffle: bool = True
-    """Whether batches are drawn anew in every round and local epoch, by the seed; a ``DataLoader`` brings its own."""
+    """Draw batches anew in every round and local epoch, by the seed. A ``DataLoader`` brings its own."""
 
     def __post_init__(self) -> None:
         require_count("epochs", self.epochs, 1)

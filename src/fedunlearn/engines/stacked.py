@@ -106,11 +106,11 @@ class Stacked:
     def _batches(self, group: _Group, terms: Mapping[int, Terms]) -> Iterator[Examples]:
         x, y = self._examples[group.client]
         own = self._orders[group.client][list(terms)]
+        fixed = own.split(group.batch_size, 1)
         for epoch in range(group.passes):
             drawn = [each.order(group.client, epoch, len(y)) for each in terms.values()]
             rows = [row if order is None else row[order] for row, order in zip(own, drawn, strict=True)]
-            whole = own.split(group.batch_size, 1)
-            for part in divided(torch.stack(rows), group.batch_size) if group.shuffle else whole:
+            for part in divided(torch.stack(rows), group.batch_size) if group.shuffle else fixed:
                 yield Examples(x.index_select(0, part.flatten()).view(*part.shape, -1), y[part])
 
     def _held(self, place: int, client: ClientId, job: Job) -> ClientData:
@@ -148,7 +148,7 @@ class Member:
 
 
 def order(seed: int, number: int, client: ClientId, examples: int) -> Tensor:
-    """In which federation ``number`` holds the examples of a client, and visits them unless they are shuffled."""
+    """In which federation ``number`` holds the examples of a client."""
     return torch.randperm(examples, generator=generator("order of examples", seed, number, client))
 
 

@@ -100,7 +100,7 @@ class Policy(Table):
 
     @property
     def local_training(self) -> LocalTraining:
-        return self.training.local
+        return LocalTraining(**dict(self.training))
 
     @property
     def taking_part(self) -> Participation:

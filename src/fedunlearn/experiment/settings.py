@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..core import LocalTraining, Phase, Precision
+from ..core import Phase, Precision
 from ..driver import Guards
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
@@ -42,6 +42,14 @@ class Table(BaseModel):
     """A part of an experiment: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without defaults of settings that are newer than some runs, so that these can go on."""
+        values: dict[str, Any] = serialise(self)
+        fields = type(self).model_fields
+        newer = {key for key in ("successive", "shuffle") if key in fields}
+        return {k: v for k, v in values.items() if k not in newer or v != fields[k].default}
 
 
 class UserFile(Table):
@@ -120,12 +128,6 @@ class Erasure(Table):
             return 1
         return self.targets if isinstance(self.targets, int) else len(set(self.targets))
 
-    @model_serializer(mode="wrap")
-    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without ``successive`` where it is false, so that runs which older versions began can go on."""
-        values: dict[str, Any] = serialise(self)
-        return {key: value for key, value in values.items() if key != "successive" or value}
-
 
 class Training(Table):
     """How clients train locally, in every stage."""
@@ -137,19 +139,7 @@ class Training(Table):
     decay: Share = 0.999
     """Factor of the learning rate after every round; unlearning and recovery share one count of rounds."""
     shuffle: bool = False
-    """If true, batches are drawn anew in every round and epoch; papers' code visits them in one fixed order."""
-
-    @property
-    def local(self) -> LocalTraining:
-        return LocalTraining(**dict(self))
-
-    @model_serializer(mode="wrap")
-    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without ``shuffle`` where it is the default, so that runs which older versions began can go on."""
-        values: dict[str, Any] = serialise(self)
-        if self.shuffle == type(self).model_fields["shuffle"].default:
-            values.pop("shuffle", None)
-        return values
+    """If true, batches are drawn anew in every round and epoch; the paper's code visits a fixed list."""
 
 
 class StagePlan(Table):

@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def training(self) -> LocalTraining:
-        return self.experiment.training.local
+        return LocalTraining(**dict(self.experiment.training))
 
     @property
     def participation(self) -> Participation:
