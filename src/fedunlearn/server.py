@@ -627,7 +627,7 @@ class Server:
                     federation,
                     listeners=(log_rounds(), *self._listeners),
                     witnesses=self._witnesses,
-                    training=self._training,
+                    training=replace(self._training, shuffle=begun["training"].get("shuffle", False)),
                     participation=self._participation,
                     seed=derive(purpose, self._seed, self._steps, *targets),
                     **options,
@@ -646,7 +646,7 @@ class Server:
                 for c, each in held.items()
             },
         }
-        own_code = isinstance(self._federation, Selective)
+        own_code, training = isinstance(self._federation, Selective), asdict(self._training)
         frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
         # Of the history, what is left after the request: its rows of the targets are deleted then.
         history = self.history.without(targets).tensors()
@@ -659,7 +659,7 @@ class Server:
             "start": self._start or record.model_hash(self.state),
             "data": data,
             # Clients with their own code choose their epochs and batches themselves.
-            "training": {"decay": self._training.decay} if own_code else asdict(self._training),
+            "training": {k: v for k, v in training.items() if k in ("decay", "shuffle") or not own_code},
             "participation": asdict(self._participation),
             "task": described(self._task),
             **({"frozen": record.digest(frozen)} if frozen else {}),
@@ -710,7 +710,9 @@ def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]
         if manifest is None or not manifest.verified:
             record.tell_unverified([place])
         begun = record.read_json(place / "experiment.json")
-        if _settings(begun) == _settings(config):
+        # Older versions did not shuffle, nor record it: what they began goes on like that.
+        trained = {key: value for key, value in config["training"].items() if key in begun["training"]}
+        if _settings(begun) == _settings({**config, "training": trained}):
             if begun["start"] != config["start"]:
                 raise FedUnlearnError(
                     f"{place} was begun with other starting weights: seed the model's initialisation with "

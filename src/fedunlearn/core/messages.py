@@ -14,7 +14,7 @@ from torch import Tensor
 from ..maths.paging import let_go
 from .errors import require
 from .rows import empty
-from .seeds import derive
+from .seeds import derive, generator
 
 Vector = Tensor
 """One-dimensional: all trainable parameters of a model in module order."""
@@ -78,6 +78,8 @@ class Terms:
     """Numbers that each client derives its own seed from."""
     exchange: int = 0
     """Which one of its round."""
+    shuffle: bool = False
+    """Whether clients visit their examples in a new order in each local epoch."""
 
     def rate(self, job: Job) -> float:
         """The learning rate of a job in this round."""
@@ -92,6 +94,12 @@ class Terms:
         return derive(
             *self.seed, client, f"local training {self.exchange}" if self.exchange else "local training"
         )
+
+    def order(self, client: ClientId, epoch: int, examples: int) -> Tensor | None:
+        """The order of so many examples in a local epoch of a client; None for the one they are held in."""
+        if not self.shuffle or examples <= self.batch_size:
+            return None
+        return torch.randperm(examples, generator=generator("batches", self.seed_of(client), epoch))
 
 
 @dataclass(frozen=True)

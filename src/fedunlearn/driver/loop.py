@@ -40,6 +40,7 @@ from ..core import (
     require_count,
     require_type,
 )
+from ..core.seeds import derive
 from ..core.threads import one_thread
 from ..maths import distance
 from .gate import admit, finite, measured_in_vain
@@ -509,13 +510,17 @@ class _Run:
     ) -> Asking[Exchange]:
         if not jobs:
             return Exchange(jobs, Replies({}))
+        phase, shuffle = self.phases[index], self.training.shuffle
+        # Models that start anew for another purpose, such as a second retraining, see other batches, too.
+        purpose = getattr(phase, "purpose", "") if shuffle else ""
         terms = Terms(
-            self.phases[index].lr,
+            phase.lr,
             decay,
             self.training.epochs,
             self.training.batch_size,
-            (self.seed, index, before.round),
+            (derive(self.seed, purpose) if purpose else self.seed, index, before.round),
             exchange,
+            shuffle,
         )
         complete = {
             client: job if job.buffers is not None else replace(job, buffers=buffers)
