@@ -542,7 +542,8 @@ class _Run:
     def judged(self, progress: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
         """Looks, at the end of a phase, whether the targets are forgotten and what the others lose by it."""
         phase, guarded = self.phases[progress.phase], progress.guarded
-        last = progress.phase == len(self.phases) - 1
+        later = [each.stage for each in self.phases[progress.phase + 1 :] if each.rounds]
+        last = not {*later} - ({Stage.UNLEARNING} if guarded.stopped else set())
         if not self.request.targets or not (last or phase.stage is Stage.UNLEARNING):
             return progress, metrics
         told = unmoved(guarded, metrics, phase.stage)
