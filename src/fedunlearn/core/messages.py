@@ -229,7 +229,7 @@ class Replies(Mapping[ClientId, Reply]):
         for client in wanted:
             if client not in self:
                 raise MissingReply(
-                    f"{client} failed to answer{self._why(client)}, and this method cannot unlearn "
+                    f"{client} {self._why(client)}, and this method cannot unlearn "
                     f"without it: {self.remedy(client)} and resume"
                 )
         return self.of(wanted)
@@ -241,7 +241,8 @@ class Replies(Mapping[ClientId, Reply]):
         if not found:
             first = next((client for client in wanted if client in self.missing), "")
             raise MissingReply(
-                f"every retained client failed to answer{self._why(first)}: {self.remedy(first)} and resume"
+                f"no retained client has a reply that can be used ({first} {self._why(first)}): "
+                f"{self.remedy(first)} and resume"
             )
         return found
 
@@ -251,7 +252,10 @@ class Replies(Mapping[ClientId, Reply]):
         return "bring it back" if away else "fix that"
 
     def _why(self, client: ClientId) -> str:
-        return f" ({self.missing[client].detail})" if client in self.missing else ""
+        if client not in self.missing:
+            return "failed to answer"
+        failure = self.missing[client]
+        return failure.detail if failure.reason.refusal else f"failed to answer ({failure.detail})"
 
     def matrix(self) -> Tensor:
         """One displacement a row, to read only: no copy where an engine has laid out the rows like that."""
