@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from fedunlearn.cli.progress import Display, duration
 from fedunlearn.core import Event, Progress, State, Status
+from fedunlearn.driver import log_rounds
 from fedunlearn.methods import Schedule
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.fedosd import fedosd
@@ -208,3 +210,51 @@ def test_many_runs_share_one_display():
     assert "24/24" in last
     assert "seed-1/puf" in last
     assert last.count("unlearning") == 1
+
+
+def stopped(phase, done, status=Status.RUNNING):
+    """An event of a run whose guards stopped unlearning."""
+    found = event(phase, done, status=status, **SCORES)
+    guarded = replace(found.progress.guarded, stopped="the step [of round 3] would harm site-1")
+    return replace(found, progress=replace(found.progress, guarded=guarded))
+
+
+def test_a_stop_by_guards_is_told_at_once_with_what_is_left():
+    ended = stopped(0, 2, Status.GUARD_STOP)
+    lines = plain(start(), event(0, 1), ended, stopped(1, 1), stopped(1, 2), seconds=10.0)
+    told = [number for number, line in enumerate(lines) if "would harm" in line]
+    assert len(told) == 1
+    assert lines[told[0] - 1].startswith("unlearning 2/4")
+    assert lines[told[0]].startswith(
+        "unlearning was stopped by guards in round 3: the step [of round 3] would harm site-1. The request may "
+        "fail, which shows after 3 more rounds by the retained clients: let them run, or stop now"
+    )
+
+
+def test_a_failed_round_is_told_with_its_reason(caplog):
+    failed = event(1, 1, status=Status.MISSING_REPLY)
+    failed = replace(
+        failed,
+        progress=replace(
+            failed.progress, state=failed.progress.state.halt(Status.MISSING_REPLY, "nobody answered")
+        ),
+    )
+    told = "post-training failed in round 2 (missing_reply): nobody answered"
+    assert plain(start(), failed)[-1] == told
+    with caplog.at_level("INFO", logger="fedunlearn"):
+        log = log_rounds()
+        for each in (start(), event(0, 1), failed):
+            log(each)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "INFO", "WARNING"]
+    assert caplog.records[-1].message == told
+    assert [" left" in record.message for record in caplog.records] == [False, True, False, False]
+
+
+def test_what_was_stopped_is_said_in_every_later_line(caplog):
+    with caplog.at_level("INFO", logger="fedunlearn"):
+        log = log_rounds()
+        for each in (start(), stopped(0, 2, Status.GUARD_STOP), stopped(1, 1)):
+            log(each)
+    lines = [record.message for record in caplog.records]
+    assert [line.endswith("stopped by guards") for line in lines] == [False, True, False, True]
+    assert "the step [of round 3] would harm site-1. The request may fail" in lines[2]
