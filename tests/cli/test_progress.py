@@ -212,33 +212,39 @@ def test_many_runs_share_one_display():
     assert last.count("unlearning") == 1
 
 
-def stopped(phase, done, status=Status.RUNNING):
-    """An event of a run whose guards stopped unlearning."""
-    found = event(phase, done, status=status, **SCORES)
-    guarded = replace(found.progress.guarded, stopped="the step [of round 3] would harm site-1")
-    return replace(found, progress=replace(found.progress, guarded=guarded))
+STOP = "unlearning ended in round 3 of 4: the next step [of it] would harm site-1"
 
 
-def test_a_stop_by_guards_is_told_at_once_with_what_is_left():
-    ended = stopped(0, 2, Status.GUARD_STOP)
-    lines = plain(start(), event(0, 1), ended, stopped(1, 1), stopped(1, 2), seconds=10.0)
-    told = [number for number, line in enumerate(lines) if "would harm" in line]
-    assert len(told) == 1
-    assert lines[told[0] - 1].startswith("unlearning 2/4")
-    assert lines[told[0]].startswith(
-        "unlearning was stopped by guards in round 3: the step [of round 3] would harm site-1. The request may "
-        "fail, which shows after 3 more rounds by the retained clients: let them run, or stop now"
+def ended(phase, done, status=Status.DONE, reason=STOP, stopped=STOP):
+    """The last event of a phase, with what guards have stopped so far."""
+    found = event(phase, done, **SCORES).progress
+    progress = replace(
+        found, state=found.state.halt(status, reason), guarded=replace(found.guarded, stopped=stopped)
     )
+    return Event(progress, PHASES, event(phase, done, **SCORES).metrics)
+
+
+@pytest.mark.parametrize("status", [Status.DONE, Status.GUARD_STOP])
+def test_a_stop_by_guards_is_told_at_once_with_what_is_left(status, caplog):
+    events = start(), event(0, 1), ended(0, 2, status), ended(1, 2, Status.RUNNING, reason="")
+    told = (
+        f"stopped by guards: {STOP}. The request may fail, which 3 more rounds will show: let them run, or "
+        "stop now (Ctrl-C, or flwr stop)"
+    )
+    lines = plain(*events, seconds=10.0)
+    assert lines.index(told) == 3
+    assert lines[2].startswith("unlearning 2/4")
+    assert len(lines) == 5
+    with caplog.at_level("INFO", logger="fedunlearn"):
+        log = log_rounds()
+        for each in events:
+            log(each)
+    assert [record.message == told for record in caplog.records] == [False, False, False, True, False]
+    assert [record.message.endswith("; stopped by guards") for record in caplog.records[2:]] == [1, 0, 1]
 
 
 def test_a_failed_round_is_told_with_its_reason(caplog):
-    failed = event(1, 1, status=Status.MISSING_REPLY)
-    failed = replace(
-        failed,
-        progress=replace(
-            failed.progress, state=failed.progress.state.halt(Status.MISSING_REPLY, "nobody answered")
-        ),
-    )
+    failed = ended(1, 1, Status.MISSING_REPLY, "nobody answered", stopped="")
     told = "post-training failed in round 2 (missing_reply): nobody answered"
     assert plain(start(), failed)[-1] == told
     with caplog.at_level("INFO", logger="fedunlearn"):
@@ -248,13 +254,3 @@ def test_a_failed_round_is_told_with_its_reason(caplog):
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "INFO", "WARNING"]
     assert caplog.records[-1].message == told
     assert [" left" in record.message for record in caplog.records] == [False, True, False, False]
-
-
-def test_what_was_stopped_is_said_in_every_later_line(caplog):
-    with caplog.at_level("INFO", logger="fedunlearn"):
-        log = log_rounds()
-        for each in (start(), stopped(0, 2, Status.GUARD_STOP), stopped(1, 1)):
-            log(each)
-    lines = [record.message for record in caplog.records]
-    assert [line.endswith("stopped by guards") for line in lines] == [False, True, False, True]
-    assert "the step [of round 3] would harm site-1. The request may fail" in lines[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from ..core import Event, Listener, Stage, Status
+from ..core import Event, Listener, Status
 from ..core.scores import headline
 from ..measure.metrics import metric
 
@@ -35,7 +35,7 @@ def log_rounds() -> Listener:
         left = phase.rounds - state.round if state.status is Status.RUNNING else 0
         left += sum(p.rounds for p in event.phases[event.progress.phase + 1 :])
         lost = f"; missing: {row['missing']}" if row.get("missing") else ""
-        stopped = "; unlearning was stopped by guards" if event.progress.guarded.stopped else ""
+        stopped = "; stopped by guards" if event.progress.guarded.stopped else ""
         scores = f"{measured} ({when}); " if measured else ""
         bad = trouble(event)
         remaining = "" if bad else f", {left * pace:.0f} s left"
@@ -50,14 +50,10 @@ def trouble(event: Event) -> str:
     """What went wrong in this round and what it means for the run; empty if nothing did."""
     progress, phase = event.progress, event.phases[event.progress.phase]
     state, stopped = progress.state, progress.guarded.stopped
-    if stopped and phase.stage is Stage.UNLEARNING:
-        said = f"unlearning was stopped by guards in round {state.round + 1}: {stopped}. The request may fail"
-        if left := sum(later.rounds for later in event.phases[progress.phase + 1 :]):
-            said += (
-                f", which shows after {left} more rounds by the retained clients: let them run, or stop now "
-                "(Ctrl-C; on Flower: flwr stop)"
-            )
-        return said
+    if state.status is not Status.RUNNING and state.reason and state.reason in stopped:
+        left = sum(later.rounds for later in event.phases[progress.phase + 1 :])
+        then = f", which {left} more rounds will show: let them run, or stop now (Ctrl-C, or flwr stop)"
+        return f"stopped by guards: {state.reason}. The request may fail{then if left else ''}"
     if state.status.failed:
         return f"{phase.stage} failed in round {state.round + 1} ({state.status}): {state.reason}"
     return ""

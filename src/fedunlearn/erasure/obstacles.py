@@ -61,6 +61,18 @@ def too_small(found: Measured | None, request: Request, smallest: int) -> Iterat
             )
 
 
+def too_short(phases: Sequence[Phase], request: Request, trained: int | None) -> Iterator[str]:
+    """A new model that is trained for far fewer rounds than the one that it replaces."""
+    recorded = [len(row) for row in request.history.rows.get("norms", {}).values()]
+    before = trained or max(recorded, default=0)
+    rounds = sum(phase.rounds for phase in phases if "fresh" in phase.needs)
+    if 0 < 2 * rounds < before:
+        yield (
+            f"the new model is trained for {rounds} rounds, and the present one was for {before}: state more "
+            "under [schedule], or the retained clients may lose accuracy"
+        )
+
+
 def cautions(
     method: str,
     phases: Sequence[Phase],
