@@ -34,6 +34,7 @@ ENDS = {
     Status.GUARD_STOP: Standing.GUARD_STOP,
     Status.MISSING_REPLY: Standing.PARTIAL,
     Status.DIVERGED: Standing.ESCALATED,
+    Status.HARMED: Standing.ESCALATED,
 }
 """How a request ends whose run failed."""
 

@@ -88,12 +88,13 @@ STOPS = {
     Status.MISSING_REPLY: "a participant was missing",
     Status.DIVERGED: "the model diverged",
     Status.GUARD_STOP: "a guard stopped it",
+    Status.HARMED: "the retained clients lost too much",
     Status.RUNNING: "not finished",
 }
 
 REASONS = {
     Reason.NOT_FINITE: "not finite",
-    Reason.NORM: "too long or practically zero",
+    Reason.NORM: "too long",
     Reason.REPLAY: "sent before",
     Reason.COPY: "a copy",
 }
