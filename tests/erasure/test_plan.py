@@ -48,9 +48,9 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.driver import Guards
 from fedunlearn.engines import flower
-from fedunlearn.erasure.choice import recommend
 from fedunlearn.erasure.plan import Plan, make_plan
 from fedunlearn.erasure.prospects import bucket
+from fedunlearn.methods import recommend
 from fedunlearn.methods.fedavg import Pretraining
 
 NEVER = 10**9
@@ -419,14 +419,16 @@ def test_a_verdict_needs_the_target_a_retraining_and_examples():
 
 def test_a_method_is_chosen_by_what_is_known_of_the_target():
     plain = request(history=History())
-    assert recommend(plain)[0] == "fast-retrain"
-    assert recommend(plain, poisoned=True, trusted=True)[0] == "fedosd"
-    assert recommend(plain, poisoned=True)[0] == "fast-retrain"
-    assert recommend(plain, poisoned=True, trusted=True, gone=True)[0] == "fast-retrain"
-    assert recommend(request())[0] == "knot"
-    assert recommend(request(history=recorded().only({"slice"})))[0] == "sisa"
-    for facts in ({}, {"gone": True}, {"poisoned": True}, {"poisoned": True, "trusted": True}):
-        assert "docs/evidence/results.md" in recommend(plain, **facts)[1]
+    backdoor = {"poisoned": True, "trusted": True}
+    assert recommend().method == "fast-retrain"
+    assert recommend().options == {"until_recovered": True}
+    assert recommend(**backdoor).method == "fedosd"
+    assert recommend(poisoned=True, trusted=False).method == "fast-retrain"
+    assert recommend(**backdoor, gone=True).method == "fast-retrain"
+    assert recommend(recorded=request().history.kinds).method == "knot"
+    assert recommend(recorded={"slice"}).method == "sisa"
+    for facts in ({}, {"gone": True}, {"poisoned": True, "trusted": False}, backdoor):
+        assert "docs/evidence/results.md" in recommend(**facts).reason
     plan = make_plan(Quadratics(), plain, None, SCHEDULE, gone=True)
     assert plan.method == "fast-retrain"
     assert "asks nothing of it" in plan.why

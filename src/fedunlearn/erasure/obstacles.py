@@ -10,8 +10,14 @@ from ..core.registry import method as methods
 from ..evidence.measures import listed
 from ..methods import Schedule
 from ..options import check_options
-from .choice import CLEAN_TARGETS
 from .costs import Measured
+
+CLEAN_TARGETS = {
+    **dict.fromkeys(("fedosd", "finetune", "fedquit", "fupga"), "left too much"),
+    **dict.fromkeys(("federaser", "mode", "not"), "forgot enough and harmed retained clients"),
+    "fedosd-joint": "forgot too much and ruined the model",
+}
+"""What audits found about methods where the target had no backdoor (docs/evidence/results.md)."""
 
 
 def about(method: str) -> Mapping[str, str]:

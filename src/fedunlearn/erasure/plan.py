@@ -20,12 +20,11 @@ from ..driver import Guards, Participation, StopRule
 from ..driver.preconditions import preconditions
 from ..evidence.measures import listed
 from ..measure.cost import size
-from ..methods import Schedule
+from ..methods import Recommendation, Schedule, recommend
 from ..methods.fedosd import ForgettingDescent
 from ..methods.joint import JointDescent
 from ..methods.sfu import SubspaceAscent
 from ..methods.sisa import SliceRetraining
-from .choice import recommend
 from .costs import (
     NEVER,
     PhaseCost,
@@ -200,8 +199,8 @@ def make_plan(
     planted some. ``trained`` is how many rounds the model was trained for; a recorded history may tell it.
     """
     present = federation.present()
-    chosen, why = _chosen(request, method, gone, poisoned, trusted)
-    phases, problems = phases_of(chosen, schedule, options)
+    chosen, why, recommended = _chosen(request, method, gone, poisoned, trusted)
+    phases, problems = phases_of(chosen, schedule, {**recommended, **options})
     problems += preconditions(phases, request, federation, present, training, participation)
     expected = present if gone else present | {*request.targets}
     costs: tuple[PhaseCost, ...] = ()
@@ -258,11 +257,11 @@ def make_plan(
 
 def _chosen(
     request: Request, method: str | None, gone: bool, poisoned: bool, trusted: bool
-) -> tuple[str, str]:
+) -> Recommendation:
     if method is None:
-        return recommend(request, gone=gone, poisoned=poisoned, trusted=trusted)
+        return recommend(poisoned=poisoned, gone=gone, trusted=trusted, recorded=request.history.kinds)
     summary = about(method).get("summary", "")
-    return method, f"you named it{f': {summary}' if summary else ''}"
+    return Recommendation(method, f"you named it{f': {summary}' if summary else ''}")
 
 
 def _recorded(phases: Sequence[Phase], request: Request) -> Recorded:
