@@ -48,12 +48,13 @@ def log_rounds() -> Listener:
 
 def trouble(event: Event) -> str:
     """What went wrong in this round and what it means for the run; empty if nothing did."""
-    progress, phase = event.progress, event.phases[event.progress.phase]
-    state, stopped = progress.state, progress.guarded.stopped
-    if state.status is not Status.RUNNING and state.reason and state.reason in stopped:
-        left = sum(later.rounds for later in event.phases[progress.phase + 1 :])
-        then = f", which {left} more rounds will show: let them run, or stop now (Ctrl-C, or flwr stop)"
-        return f"stopped by guards: {state.reason}. The request may fail{then if left else ''}"
+    progress, state = event.progress, event.progress.state
     if state.status.failed:
-        return f"{phase.stage} failed in round {state.round + 1} ({state.status}): {state.reason}"
-    return ""
+        return f"{event.phases[progress.phase].stage} failed ({state.status}): {state.reason}"
+    if not state.reason or state.reason not in progress.guarded.stopped:
+        return ""
+    left = sum(later.rounds for later in event.phases[progress.phase + 1 :])
+    then = (
+        f". The request may fail, which {left} more rounds will show: let them run, or stop now (Ctrl-C, or "
+    )
+    return f"stopped by guards: {state.reason}{f'{then}flwr stop)' if left else ''}"

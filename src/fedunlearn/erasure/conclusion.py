@@ -10,8 +10,9 @@ from typing import Any
 
 from ..attestation import Measure, verdict_of
 from ..auditing import Evidence, audit
-from ..core import FedUnlearnError, Metrics, Outcome, State, Status, vectors
+from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status, vectors
 from ..core.hashes import model_hash
+from ..driver.guards import starting, worse
 from ..evidence import Verdict
 from .certifying import certify, utility
 from .desk import Standing
@@ -111,9 +112,9 @@ def _reason(outcome: Outcome, evidence: Evidence | None, floor: float) -> str:
     entries = evidence_entries(evidence)[0]
     if verdict_of(entries) is Verdict.UNDER:
         return "under-forgotten"
-    before, after = utility(outcome) or (0.0, 0.0)
-    audited = [-(entry.difference or 0) for entry in entries if entry.measure is Measure.RETAINED_MEAN]
-    return "harmed" if max(before - after, *audited, 0) > floor + 1e-9 else ""
+    _, harmed = worse(Guarded(started=starting(outcome.metrics[0])), outcome.metrics[-1], floor)
+    means = [entry.difference or 0 for entry in entries if entry.measure is Measure.RETAINED_MEAN]
+    return "harmed" if harmed or min(means, default=0) < -floor - 1e-9 else ""
 
 
 def _unforgotten(outcome: Outcome) -> bool:

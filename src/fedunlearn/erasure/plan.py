@@ -23,6 +23,7 @@ from ..measure.cost import size
 from ..methods import Recommendation, Schedule, recommend
 from ..methods.fedosd import ForgettingDescent
 from ..methods.joint import JointDescent
+from ..methods.recovering import RecoveringAveraging
 from ..methods.sfu import SubspaceAscent
 from ..methods.sisa import SliceRetraining
 from .costs import (
@@ -39,7 +40,7 @@ from .disclosures import Disclosure, disclosures
 from .obstacles import about, absent_targets, cautions, phases_of, too_short, too_small
 from .prospects import Prospects, prospects
 
-ESTIMATED = (ForgettingDescent, SubspaceAscent, SliceRetraining)
+ESTIMATED = (ForgettingDescent, RecoveringAveraging, SubspaceAscent, SliceRetraining)
 """Phases that may end before their rounds are up, or in which clients may train or send less than at most."""
 
 
