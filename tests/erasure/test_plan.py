@@ -434,6 +434,23 @@ def test_a_method_is_chosen_by_what_is_known_of_the_target():
     assert "asks nothing of it" in plan.why
 
 
+@pytest.mark.parametrize(
+    ("name", "rounds", "told"), [("retrain", 4, True), ("retrain", 5, False), ("not", 4, False)]
+)
+def test_a_new_model_with_far_fewer_rounds_than_the_present_one_is_a_caution(name, rounds, told):
+    plain, schedule = request(history=History()), Schedule(1, 0.1, rounds - 1, 0.1)
+    said = f"the new model gets {rounds} rounds at most, and the present one had 10"
+    for asked, trained in ((plain, 10), (replace(plain, history=heard(10)), None)):
+        plan = make_plan(Quadratics(), asked, name, schedule, trained=trained)
+        assert any(caution.startswith(said) for caution in plan.cautions) == told
+    assert not any("at most, and" in each for each in make_plan(Quadratics(), plain, name, schedule).cautions)
+
+
+def heard(rounds: int) -> History:
+    """What as many rounds record."""
+    return History({"norms": {client: torch.ones(rounds, 1) for client in CLIENTS}})
+
+
 def test_a_plan_is_json_and_sentences():
     plan = make_plan(Quadratics(), request(), "fedosd", SCHEDULE)
     read = json.loads(json.dumps(plan.as_dict(), allow_nan=False))

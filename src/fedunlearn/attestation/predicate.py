@@ -48,6 +48,7 @@ Sentence = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,400}$")]
 Time = Annotated[int, Field(ge=0, lt=253_402_300_800)]  # the year 10000
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Length = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Option = bool | int | float | Code
 
 
@@ -155,6 +156,9 @@ class Safety(Section):
     """Between a step and an update of a retained client."""
     displacement: Length | None = None
     """Euclidean distance of the model after to the model before."""
+    accuracy_before: Share | None = None
+    """Of the retained clients, each on its own test data: their mean with the model before."""
+    accuracy_after: Share | None = None
 
 
 class Range(Section):

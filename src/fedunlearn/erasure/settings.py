@@ -82,6 +82,8 @@ class Policy(Table):
     """Days for which encrypted models and histories are kept after certification."""
     smallest: Natural = 128
     """A client with fewer examples is not asked to unlearn: its updates would reveal them."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """The accuracy that retained clients may lose; a model that costs them more is not installed."""
     legal_basis: LegalBasis = LegalBasis.NOT_STATED
     """A code for why data is erased, printed on the certificate."""
     recipients: Natural = 0

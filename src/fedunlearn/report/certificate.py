@@ -347,6 +347,9 @@ def _numbers(predicate: Predicate) -> Iterator[tuple[str, str]]:
     ):
         if value is not None:
             yield name, f"{value:.3g}"
+    if safety.accuracy_before is not None and safety.accuracy_after is not None:
+        accuracies = f"{safety.accuracy_before:.2f} before, {safety.accuracy_after:.2f} after"
+        yield "Accuracy of the retained clients", accuracies
 
 
 def _deletions(retention: Retention) -> Iterator[tuple[str, str]]:
