@@ -366,7 +366,7 @@ class Server:
         self._recall()
         self._end = self._memory() if self._journal else None
         """What is known after the last recorded step, while a script may still repeat its calls."""
-        self._left_out = {*self.forgotten}
+        self._left_out: set[ClientId] = {*self.forgotten}
         """Forgotten clients that this process was not told to forget."""
 
     @property
@@ -610,8 +610,8 @@ class Server:
         """A request with a method, in the folder of that name."""
         require_rules(way.stop)
         phases = phases_of(way.method, self._scheduled(way.schedule), way.options)
-        rules = {"stop": way.stop, "evaluate_every": way.evaluate_every, "guards": way.guards}
-        return self._run(name, phases, targets, self._plan(targets, way), "request", **options, **rules)
+        options |= {"stop": way.stop, "guards": way.guards, "evaluate_every": way.evaluate_every}
+        return self._run(name, phases, targets, self._plan(targets, way), "request", **options)
 
     def _memory(self) -> dict[str, Any]:
         """What a step may change."""
@@ -625,7 +625,7 @@ class Server:
 
     def _recall(self) -> None:
         """Continues from the last recorded step."""
-        if (kept := self._folder / ORIGIN).exists():
+        if self._journal and (kept := self._folder / ORIGIN).exists():
             self.state, _ = record.read_state(kept, self._cipher)
         self._origin = self.state
         for number, entry in enumerate(self._journal):
@@ -639,11 +639,8 @@ class Server:
                     raise FedUnlearnError(
                         f"{place} has a model of another architecture: choose another folder"
                     )
-                if (
-                    not number
-                    and entry["kind"] == "forget"
-                    and begun["start"] != record.model_hash(self.state)
-                ):
+                unknown = begun["start"] != record.model_hash(self.state)
+                if unknown and not number and entry["kind"] == "forget":
                     raise FedUnlearnError(
                         f"nobody kept the model with which {place} began: load it into the module, or choose "
                         "another folder"
@@ -662,7 +659,7 @@ class Server:
         if first := self._steps == len(self._journal):
             self._rewind()
         end, entry = self._end, self._journal[self._steps]
-        place = self._folder / entry["step"]
+        place: Path = self._folder / entry["step"]
         differ = "" if [kind, [*targets]] == [entry["kind"], entry["targets"]] else "it is another call"
         if entry["step"] and not differ:
             begun, config = record.read_json(place / "experiment.json"), self._config(plan(), targets)
@@ -724,11 +721,8 @@ class Server:
         if state is None:
             self.forgotten = tuple(client for client in self.forgotten if client not in targets)
             return
-        begun, unheard = (
-            record.read_json(place / "experiment.json"),
-            record.read_outcome(place).get("unheard", ()),
-        )
-        heard = {*begun["data"]["names"]}.difference(targets, unheard)
+        begun = record.read_json(place / "experiment.json")
+        heard = {*begun["data"]["names"]}.difference(targets, record.read_outcome(place).get("unheard", ()))
         if entry["kind"] == "train":
             self.history = History.from_tensors(state.memory)
             self._lr = begun["pretraining"]["lr"]
