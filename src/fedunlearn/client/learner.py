@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
@@ -29,7 +30,7 @@ from ..core import (
     vectors,
 )
 from ..core.rows import empty
-from ..evidence import Scores
+from ..evidence import Scores, auc
 from ..maths.paging import let_go
 from . import audit, canaries, relearning, trial
 from . import data as holdings
@@ -97,6 +98,8 @@ class Learner:
             sets = {name: held for name, held in data.evaluations.items() if name not in AUDITED}
             if job.config.get("on") == "train":
                 sets = {"train": data.train}
+            elif job.config.get("on") == "forget" and sets.keys().isdisjoint(("forget", "backdoor")):
+                return Reply(None, examples, self._remembered(holdings.own_examples(data), sets))
             return Reply(None, examples, self._measure(sets))
         if job.work == "relearn":
             return Reply(None, examples, self._measure({"forgotten": relearning.rest(client, data, job)}))
@@ -226,8 +229,8 @@ class Learner:
         for batch in holdings.batches(data, size, order):
             yield self._placed(batch)
 
-    def _measure(self, sets: Mapping[str, Data]) -> Statistics:
-        """Sums of losses and scores of each evaluation set, with their counts."""
+    def _measure(self, sets: Mapping[str, Data], kept: dict[str, list[float]] | None = None) -> Statistics:
+        """Sums of losses and scores of each evaluation set, with their counts; ``kept`` gets each loss."""
         self._module.eval()
         found: dict[str, dict[str, Mean]] = {}
         with torch.inference_mode(), self._seeded(0, *sets.values()), self._arithmetic():
@@ -235,11 +238,26 @@ class Learner:
                 sums: dict[str, Mean] = {}
                 for batch in self._batches(data, EVALUATION_BATCH):
                     losses, scores = self.task.measure(self._module, batch)
+                    if kept is not None:
+                        kept.setdefault(name, []).extend(losses.flatten().tolist())
                     for score, values in {"loss": losses, **scores}.items():
                         mean = Mean(float(values.sum()), values.numel())
                         sums[score] = sums[score] + mean if score in sums else mean
                 found[name] = {score: mean for score, mean in sums.items() if mean.count}
         return found
+
+    def _remembered(self, own: Data, sets: Mapping[str, Data]) -> Statistics:
+        """Measure what a target has trained on, which is to be forgotten, beside its sets.
+
+        An AUC tells the losses of these examples from those of unseen ones; only the AUC leaves the client.
+        """
+        losses: dict[str, list[float]] = {}
+        found = self._measure({**sets, "forget": own}, losses)
+        known, unseen = losses["forget"], losses.get("test", [])
+        if min(len(known), len(unseen)) < 2 or any(map(math.isnan, [*known, *unseen])):
+            return found
+        told = Mean(auc(known, unseen) * len(known), len(known))
+        return {**found, "forget": {**found["forget"], "auc": told}}
 
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
         """Measures every model of the job; a target also compares them on its forgotten examples.

@@ -288,6 +288,8 @@ class _Run:
         present = self.federation.present()
         job = Job("measure", state.params, buffers=state.buffers)
         jobs = {client: job for client in self.request.clients if client in present}
+        known = replace(job, config={"on": "forget"})
+        jobs |= {target: known for target in self.request.targets if target in jobs}
         sent = yield jobs, Terms()
         replies = admit(jobs, sent, state.buffers)
         measures = {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}

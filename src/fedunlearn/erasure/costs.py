@@ -190,7 +190,7 @@ def evaluation_bytes(request: Request) -> int:
 
 
 def _evaluates(jobs: Jobs) -> bool:
-    return all(job.work == "measure" and "on" not in job.config for job in jobs.values())
+    return all(job.work == "measure" and job.config.get("on") != "train" for job in jobs.values())
 
 
 def _effort(jobs: Jobs, terms: Terms) -> float:
