@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import record
-from .auditing import Evidence, Model, audit
+from .auditing import Evidence, Model, as_state, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
 from .core import (
@@ -317,6 +317,7 @@ class Server:
         self._cipher = cipher
         self._steps = 0
         self._lr: float | None = None
+        self._rounds = 0
         self._gone: tuple[ClientId, ...] = ()
         self._trained: frozenset[ClientId] = frozenset()
         """The clients of all trainings."""
@@ -330,8 +331,9 @@ class Server:
         """The models before each request, which post-training must not return to."""
         self.forgotten: tuple[ClientId, ...] = ()
         """The clients that were forgotten, in the order of their requests."""
-        self._last: tuple[tuple[ClientId, ...], State] | None = None
-        """The targets of the last request, and the model before it."""
+        self._last_step = self._folder
+        self._last: tuple[tuple[ClientId, ...], Server, Path, str] | None = None
+        """The targets of the last request, the server before it, the folder and the method."""
 
     @property
     def model(self) -> nn.Module:
@@ -389,6 +391,7 @@ class Server:
             raise FedUnlearnError(outcome.reason)
         self.history = History.from_tensors(outcome.state.memory)
         self._lr = lr
+        self._rounds += rounds
         self._move_to(outcome)
         return outcome
 
@@ -419,7 +422,7 @@ class Server:
         named = names_of(targets, least=1)
         _require_schedule(schedule)
         require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
-        before = self.state
+        before = copy.copy(self)
         known = self._took_part
         self._gone = tuple(target for target in named if not known or target in known) if gone else ()
         try:
@@ -438,10 +441,11 @@ class Server:
         finally:
             self._gone = ()
         if not outcome.status.failed:
-            self.anchors = (*self.anchors, before.params)
+            self.anchors = (*self.anchors, before.state.params)
             self.forgotten = (*self.forgotten, *named)
-            self._last = named, before
-            self.history = self.history.without(named)
+            self.history = before.history = self.history.without(named)
+            before._last = None
+            self._last = named, before, self._last_step, method
             self._erase_rows(named)
             self._move_to(outcome)
         if "unmoved" in (outcome.guards or {}):
@@ -484,27 +488,58 @@ class Server:
     ) -> Evidence:
         """Asks the clients whether the last request was answered as well as by retraining.
 
-        ``compare`` makes the retrained model before the request, with method ``retrain`` and ``rounds`` as
-        long as training; with ``number=2`` it makes a second one, ``again``. The targets of the request must
-        still be there. See ``fedunlearn.audit``.
+        Without ``retrained``, it first makes the rows ``retrain 2`` and ``retrain 3`` of ``compare``, from
+        before the request and as long as ``train`` took, unless they are there. The targets must still be
+        present. Evidence and page are written to the folder of the request. See ``fedunlearn.audit``.
         """
+        from .report import collect, write_report
+
         if self._last is None:
             raise FedUnlearnError(
                 "nothing has been forgotten yet, so there is nothing to audit: forget first"
             )
-        targets, before = self._last
+        targets, before, place, method = self._last
+        if retrained is None:
+            retrained, again = before._retrained(targets)
         asked = (*self.clients, *targets)
         with self._engine(asked) as federation:
-            return audit(
+            found = audit(
                 federation,
                 self.state,
                 targets=targets,
                 retrained=retrained,
-                original=before,
+                original=before.state,
                 again=again,
                 references=references,
                 clients=asked,
+                method=method,
             )
+        models = {"model": self.state, "retrained": retrained, "original": before.state, "again": again}
+        models |= {f"reference {number}": each for number, each in enumerate(references, 1)}
+        used = {name: {"sha256": record.model_hash(as_state(each))} for name, each in models.items() if each}
+        used["model"] |= {"made": "run", "method": method}
+        with record.locked(place / "lock"):
+            content = record.json_bytes({**found.as_dict(), "models": used})
+            record.claim(place).write({"evidence.json": content})
+        files = [str(place / "evidence.json")]
+        try:
+            files.append(str(write_report(collect([place]), place / "report.html")))
+        except FedUnlearnError as error:
+            warnings.warn(f"no page is written ({error}); then: fedunlearn report {place}", stacklevel=2)
+        return replace(found, files=tuple(files))
+
+    def _retrained(self, targets: tuple[ClientId, ...]) -> list[Outcome]:
+        """Two models trained without the targets, as long as the present one."""
+        if not self._rounds:
+            raise FedUnlearnError(
+                "this server has not trained the model, so nobody knows how long a retraining takes: give "
+                "audit a model that was trained as long without the targets, see Server.compare"
+            )
+        rows = {f"retrain {n}": {"method": "retrain", "rounds": self._rounds, "number": n} for n in (2, 3)}
+        made = [*self.compare(targets, rows).values()]
+        if failed := [outcome for outcome in made if outcome.status.failed]:
+            raise ForgettingFailed(failed[0])
+        return made
 
     def _phases(
         self,
@@ -604,6 +639,7 @@ class Server:
     ) -> Outcome:
         config = json.loads(json.dumps(self._config(plan, targets)))
         place, begun = _claim(self._folder / f"{self._steps}-{name}", config)
+        self._last_step = place
         if purpose == "train":
             self._trained |= {*begun["data"]["names"]}
         request = self._request(tuple(begun["data"]["names"]), targets)
