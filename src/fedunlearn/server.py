@@ -21,6 +21,7 @@ from . import record
 from .auditing import Evidence, Model, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
+from .client.parts import Parts, divided, parts_of
 from .core import (
     ClientId,
     Federation,
@@ -318,6 +319,10 @@ class Server:
         self._steps = 0
         self._lr: float | None = None
         self._gone: tuple[ClientId, ...] = ()
+        self._examples: Parts = {}
+        """The examples that were forgotten, by virtual client."""
+        self._named: Parts = {}
+        """Those of the request at hand."""
         self._trained: frozenset[ClientId] = frozenset()
         """The clients of all trainings."""
         self._start: str | None = None
@@ -349,7 +354,7 @@ class Server:
     def clients(self) -> tuple[ClientId, ...]:
         """The clients that are present and have not been forgotten."""
         there = self._data if self._federation is None else self._federation.present()
-        known = {*there, *self._gone}
+        known = {*there, *self._named, *self._gone}
         return tuple(c for c in sorted(known) if c not in self.forgotten and c != self._public)
 
     def train(
@@ -394,10 +399,11 @@ class Server:
 
     def forget(
         self,
-        targets: ClientId | Sequence[ClientId],
+        targets: ClientId | Sequence[ClientId] | None = None,
         method: str = "fedosd",
         schedule: Schedule = Schedule(),
         *,
+        examples: Mapping[ClientId, Any] | None = None,
         stop: Sequence[StopRule] = (),
         evaluate_every: int = 1,
         gone: bool = False,
@@ -405,6 +411,10 @@ class Server:
         **options: Any,
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
+
+        Instead of targets, ``examples`` names some examples of clients by their positions in the training
+        data as it was given first: ``{"site-3": [0, 7]}``. A virtual client, ``site-3#forget-1b9f03``, holds
+        them for the request and is its target; ``site-3`` stays without them.
 
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
         Their names are checked against the clients of ``train`` and of the history; without either, they are
@@ -416,12 +426,13 @@ class Server:
         Where the run fails, the model stays as it is; the same call resumes the run, and another method or
         schedule starts a new one.
         """
-        named = names_of(targets, least=1)
+        named, parts = self._asked(targets, examples)
         _require_schedule(schedule)
         require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
         before = self.state
         known = self._took_part
         self._gone = tuple(target for target in named if not known or target in known) if gone else ()
+        self._named = parts
         try:
             check_options(f"method {method!r}", methods[method], options)
             if {*named} <= {*self.clients}:  # else a step that was begun may still be continued
@@ -435,8 +446,10 @@ class Server:
             outcome = self._try(
                 named, method, method, schedule, options, "forget", stop, evaluate_every, guards
             )
+            if not outcome.status.failed:
+                self._examples = {**self._examples, **self._named}
         finally:
-            self._gone = ()
+            self._gone, self._named = (), {}
         if not outcome.status.failed:
             self.anchors = (*self.anchors, before.params)
             self.forgotten = (*self.forgotten, *named)
@@ -450,34 +463,40 @@ class Server:
 
     def compare(
         self,
-        targets: ClientId | Sequence[ClientId],
-        rows: Mapping[str, Mapping[str, Any]] | Sequence[str],
+        targets: ClientId | Sequence[ClientId] | None = None,
+        rows: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
         schedule: Schedule = Schedule(),
         *,
+        examples: Mapping[ClientId, Any] | None = None,
         evaluate_every: int = 1,
     ) -> dict[str, Outcome]:
         """Tries several methods on one request, each from the current model, and keeps the model as it is.
 
         ``rows`` are methods, or names of rows with the method's options, ``method`` among them. The folder
-        that they share can be reported as a comparison.
+        that they share can be reported as a comparison. ``examples`` are those of ``forget``.
         """
-        named = names_of(targets, least=1)
         _require_schedule(schedule)
-        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str)
+        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str) and len(rows) > 0
         require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")
         given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
         for row, settings in given.items():
             remedy = "give the options of the row, such as {'method': 'fedosd'}"
             require_type(isinstance(settings, Mapping), f"row {row!r}", settings, remedy)
         wanted = {row: (str(settings.get("method", row)), dict(settings)) for row, settings in given.items()}
-        for method, options in wanted.values():
-            options.pop("method", None)
-            self._phases(named, method, schedule, options)  # refuses before the first row runs
-        folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
-        return {
-            row: self._try(named, method, f"{folder}/{_slug(row)}", schedule, options, "", (), evaluate_every)
-            for row, (method, options) in wanted.items()
-        }
+        named, self._named = self._asked(targets, examples)
+        try:
+            for method, options in wanted.values():
+                options.pop("method", None)
+                self._phases(named, method, schedule, options)  # refuses before the first row runs
+            folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
+            return {
+                row: self._try(
+                    named, method, f"{folder}/{_slug(row)}", schedule, options, "", (), evaluate_every
+                )
+                for row, (method, options) in wanted.items()
+            }
+        finally:
+            self._named = {}
 
     def audit(
         self, retrained: Model | None = None, *, again: Model | None = None, references: Sequence[Model] = ()
@@ -505,6 +524,24 @@ class Server:
                 references=references,
                 clients=asked,
             )
+
+    def _asked(
+        self, targets: ClientId | Sequence[ClientId] | None, examples: Mapping[ClientId, Any] | None
+    ) -> tuple[tuple[ClientId, ...], Parts]:
+        """The targets of a request, and what those hold that are parts of clients."""
+        if examples is None:
+            return names_of(() if targets is None else targets, least=1), {}
+        if self._federation is not None:
+            raise FedUnlearnError(
+                "examples are named where Server holds the data, and here the clients do: let the node serve "
+                "them as a part of its own, flower.Site(…, parts={'#forget': …}), and forget 'site-3#forget'"
+            )
+        if targets is not None:
+            raise FedUnlearnError(
+                "targets and examples are forgotten in requests of their own: give one of them"
+            )
+        parts = parts_of(examples, {c: held for c, held in self._data.items() if c != self._public})
+        return tuple(parts), parts
 
     def _phases(
         self,
@@ -538,10 +575,11 @@ class Server:
         if self._lr is not None and schedule.pretrain_lr == Schedule.pretrain_lr:
             schedule = replace(schedule, pretrain_lr=self._lr)
         phases = phases_of(method, schedule, options)
+        part = {"level": "sample", "examples": self._named} if self._named else {}
         config = {
             "method": method,
             "options": dict(options),
-            "request": {"level": "client", "targets": list(targets)},
+            "request": {"level": "client", "targets": list(targets), **part},
             "pretraining": {"lr": schedule.pretrain_lr},
             "unlearning": {"rounds": schedule.unlearn_rounds, "lr": schedule.unlearn_lr},
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
@@ -567,8 +605,9 @@ class Server:
 
     def _request(self, clients: tuple[ClientId, ...], targets: tuple[ClientId, ...]) -> Request:
         for target in targets:
-            if target in self.forgotten:
-                raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
+            whole = target.partition("#")[0] if target in self._named else target
+            for what in {target, whole}.intersection(self.forgotten):
+                raise FedUnlearnError(f"client {what!r} has been forgotten already: name another")
             known = {*clients, *self._took_part}
             if target not in known and (self._federation is None or self._took_part):
                 raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}")
@@ -636,7 +675,8 @@ class Server:
 
     def _config(self, plan: Mapping[str, Any], targets: tuple[ClientId, ...]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
-        held = {c: self._data[c] for c in (*self.clients, PUBLIC) if c in self._data}
+        held = divided(self._data, {**self._examples, **self._named})
+        held = {c: held[c] for c in (*self.clients, PUBLIC) if c in held}
         data = {
             "clients": len(self.clients),
             "names": list(self.clients),
@@ -675,7 +715,8 @@ class Server:
             here = {PUBLIC: self._data[PUBLIC]}
             return nullcontext(join(self._federation, Sequential(self._module, here, task=self._task)))
         members = [*clients, *([PUBLIC] if self._public else [])]
-        data = {client: self._data[client] for client in members if client in self._data}
+        held = divided(self._data, {**self._examples, **self._named})
+        data = {client: held[client] for client in members if client in held}
         return simulate(self._module, data, task=self._task, workers=self._workers)
 
     def _fresh(self, purpose: str) -> State:
