@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core import ClientId, FedUnlearnError, did_you_mean, hashes, require
-from .data import ClientData, own_examples, part, size
+from .data import ClientData, Data, digest, own_examples, part, size
 
 Parts = Mapping[ClientId, tuple[int, ...]]
 """Positions in the training data of the real client, by virtual client: ``site-3#forget-1b9f03``."""
@@ -40,6 +41,23 @@ def parts_of(examples: object, clients: Mapping[ClientId, ClientData]) -> Parts:
     return {name: parts[name] for name in sorted(parts)}
 
 
+def remembered(earlier: Parts, begun: Mapping[str, Any], clients: Mapping[ClientId, ClientData]) -> Parts:
+    """The parts after a recorded request; without those of clients whose data is given without them now."""
+    named = {name: tuple(rows) for name, rows in begun["request"].get("examples", {}).items()}
+    parts, digests = {**earlier, **named}, begun["data"]["sha256"]
+    for name, rows in named.items():
+        client = name.partition("#")[0]
+        train = clients[client].train if client in clients else None
+        if train is not None and digest(train) == digests[client]:
+            parts = {other: kept for other, kept in parts.items() if other.partition("#")[0] != client}
+        elif train is not None and (rows[-1] >= size(train) or digest(_taken(train, rows)) != digests[name]):
+            raise FedUnlearnError(
+                f"the data of client {client!r} is not that of which examples were forgotten by position: give "
+                "it as it was, new examples last, or only what was left"
+            )
+    return parts
+
+
 def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[ClientId, ClientData]:
     """The clients without the examples of their parts, and the parts as virtual clients.
 
@@ -57,11 +75,15 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
                 raise FedUnlearnError("some of them have been forgotten already: leave those out")
             if len(left) <= size(sets.get("canary-in", ())):
                 raise FedUnlearnError("these are all that it holds, so name it as a target instead")
-            found[client] = ClientData(part(train, torch.tensor(left)), sets)
+            found[client] = ClientData(_taken(train, left), sets)
             sets = {name: held for name, held in sets.items() if not name.startswith("canary")}
             for name, rows in own.items():
-                held = part(train, torch.tensor(rows))
+                held = _taken(train, rows)
                 found[name] = ClientData(held, {**sets, "forget": held})
         except FedUnlearnError as error:
             raise FedUnlearnError(f"examples of {client!r}: {error}") from None
     return found
+
+
+def _taken(data: Data, rows: Sequence[int]) -> Data:
+    return part(data, torch.tensor(rows))
