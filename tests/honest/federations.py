@@ -1,0 +1,301 @@
+"""Honest federations: some to calibrate guards and methods on, others to judge them on.
+
+Both lists use the embedded part of Fashion-MNIST. Calibration takes the images at even places, judging those
+at odd places; no seed and no number of examples is in both lists. Of each half, 64 % are to train on, and
+the unseen rest is what all sets are drawn from: in each client's own mix of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+from torch import Tensor, nn
+
+import fedunlearn as fu
+from fedunlearn.core.seeds import derive, generator
+from fedunlearn.data import load, poison, pools, trigger
+
+CLASSES, LEAST = 10, 12
+POISONED_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An honest federation, its training, and which client asks to be forgotten."""
+
+    partition: str
+    """As in fedunlearn.data; a Dirichlet distribution with its alpha."""
+    model: str
+    clients: int
+    each: int
+    """Examples to train on: the mean over clients."""
+    unequal: float
+    """How many times more the largest client holds than the smallest, where the partition does not decide."""
+    poisoned: bool
+    """Whether the target has planted a backdoor."""
+    rounds: int
+    lr: float
+    epochs: int = 1
+    batch: int = 20
+    seed: int = 0
+    half: int | None = None
+    """0 for calibration, 1 for judging, None for all images in full size."""
+
+    @property
+    def name(self) -> str:
+        kind = "poisoned" if self.poisoned else "clean"
+        return f"{self.seed}-{self.partition.replace(' ', '-')}-{self.model}-{self.clients}-{kind}"
+
+    @property
+    def training(self) -> fu.LocalTraining:
+        return fu.LocalTraining(epochs=self.epochs, batch_size=self.batch)
+
+
+class Rows(nn.Module):
+    """A transformer that reads the rows of an image."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.read, self.place = nn.Linear(side, 24), nn.Embedding(side, 24)
+        layer = nn.TransformerEncoderLayer(24, 3, 48, dropout=0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.read(x.squeeze(1)) + self.place.weight
+        return self.head(self.encoder(rows).mean(1))
+
+
+def network(model: str, side: int) -> nn.Module:
+    """A new module, initialised by the global generator."""
+    quarter = side // 4
+    if model == "perceptron":
+        return nn.Sequential(nn.Flatten(), nn.Linear(side * side, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+    if model == "cnn":
+        return nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(8, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(16 * quarter * quarter, CLASSES)),
+        )
+    if model == "batchnorm":
+        return nn.Sequential(
+            *(nn.Conv2d(1, 6, 5, padding=2), nn.BatchNorm2d(6), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(6, 12, 3, padding=1), nn.BatchNorm2d(12), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(12 * quarter * quarter, 32), nn.ReLU(), nn.Linear(32, CLASSES)),
+        )
+    return Rows(side)
+
+
+def new(cell: Cell) -> Callable[[], nn.Module]:
+    """What makes new modules of the cell's architecture."""
+    return partial(network, cell.model, 28 if cell.half is None else 14)
+
+
+@cache
+def images(half: int | None) -> tuple[fu.Examples, fu.Examples]:
+    """The images to train on, and the unseen ones."""
+    held = load("fashion-demo")
+    x, y = torch.cat([held.train.x, held.test.x]), torch.cat([held.train.y, held.test.y])
+    if half is not None:
+        x, y = nn.functional.avg_pool2d(x[half::2], 2), y[half::2]
+    order = torch.randperm(len(y), generator=generator("honest", half))
+    cut = len(y) * 64 // 100
+    return fu.Examples(x[order[:cut]], y[order[:cut]]), fu.Examples(x[order[cut:]], y[order[cut:]])
+
+
+def build(cell: Cell) -> tuple[nn.Module, dict[str, fu.ClientData], str]:
+    """The module, the clients by name, and the target; the same for the same cell."""
+    pool, unseen = images(cell.half)
+    drawn = torch.randperm(len(pool.y), generator=generator("drawn", cell.seed))[: cell.clients * cell.each]
+    pool = pool.take(drawn)
+    name, _, alpha = cell.partition.partition(" ")
+    options = {"alpha": float(alpha), "minimum": LEAST} if alpha else {}
+    parts = pools(name, pool.y, CLASSES, cell.clients, cell.seed, options)
+    names = [f"site-{number}" for number in range(cell.clients)]
+    held: dict[str, fu.ClientData] = {}
+    for number, (client, part) in enumerate(zip(names, parts, strict=True)):
+        random = generator("held", cell.seed, number)
+        share = cell.unequal ** -(number / (cell.clients - 1))
+        kept = part[torch.randperm(len(part), generator=random)[: max(LEAST, int(share * len(part)))]]
+        train = pool.take(kept)
+        sets = like(train.y, unseen.y, random)
+        held[client] = fu.ClientData(
+            train,
+            {"test": unseen.take(sets[::3]), "audit": unseen.take(sets[torch.arange(len(sets)) % 3 > 0])},
+        )
+    sizes = sorted(names, key=lambda client: (len(held[client].train.y), client))
+    target = sizes[-1] if cell.poisoned else sizes[cell.clients // 2]
+    held[target] = as_target(held[target], cell)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive("honest", cell.seed))
+        module = new(cell)()
+    return module, held, target
+
+
+def like(labels: Tensor, unseen: Tensor, random: torch.Generator) -> Tensor:
+    """Places of unseen examples with the same mix of labels: as many as there are, at most 240."""
+    wanted, there = labels.bincount(minlength=CLASSES), unseen.bincount(minlength=CLASSES)
+    most = min(240 / len(labels), *(there[wanted > 0] / wanted[wanted > 0]).tolist())
+    found = []
+    for label in range(CLASSES):
+        members = torch.nonzero(unseen == label).flatten()
+        order = torch.randperm(len(members), generator=random)
+        found.append(members[order[: round(float(wanted[label]) * most)]])
+    places = torch.cat(found)
+    return places[torch.randperm(len(places), generator=random)]
+
+
+def as_target(data: fu.ClientData, cell: Cell) -> fu.ClientData:
+    """The target with what measures forgetting: what it trained on, or its backdoor."""
+    if not cell.poisoned:
+        return fu.ClientData(data.train, {**data.evaluations, "forget": data.train})
+    mark = trigger(cell.seed, data.train.x.shape[1:])
+    train = poison(data.train, mark, CLASSES, POISONED_SHARE, cell.batch)
+    audit = data.evaluations["audit"]
+    changed = train.y != data.train.y
+    return fu.ClientData(
+        train,
+        {
+            **data.evaluations,
+            "audit": poison(audit, mark, CLASSES, POISONED_SHARE, cell.batch),
+            "backdoor": train.take(changed),
+            "backdoor-unseen": poison(audit, mark, CLASSES, 1.0, len(audit.y)),
+        },
+    )
+
+
+def trained(cell: Cell, folder: str) -> tuple[fu.Server, str]:
+    """A server that has trained the cell's federation, and the target."""
+    module, clients, target = build(cell)
+    server = fu.Server(
+        module, clients, folder=folder, training=cell.training, build=new(cell), seed=cell.seed, workers=1
+    )
+    server.train(cell.rounds, cell.lr)
+    return server, target
+
+
+_CALIBRATION = (
+    # partition, model, clients, each, unequal, poisoned, rounds, rate, epochs
+    ("iid", "perceptron", 4, 60, 1, False, 30, 0.1, 2),
+    ("iid", "cnn", 8, 60, 1, True, 20, 0.1, 3),
+    ("iid", "batchnorm", 3, 80, 4, False, 10, 0.05, 3),
+    ("iid", "transformer", 12, 100, 1, True, 50, 0.1, 1),
+    ("dirichlet 1", "perceptron", 5, 120, 1, True, 5, 0.1, 10),
+    ("dirichlet 1", "cnn", 10, 150, 1, False, 60, 0.1, 1),
+    ("dirichlet 1", "batchnorm", 20, 80, 1, True, 20, 0.05, 1),
+    ("dirichlet 1", "transformer", 6, 40, 1, False, 30, 0.1, 2),
+    ("dirichlet 0.5", "perceptron", 4, 60, 1, False, 10, 0.1, 5),
+    ("dirichlet 0.5", "cnn", 8, 80, 1, True, 40, 0.1, 1),
+    ("dirichlet 0.5", "batchnorm", 3, 100, 1, False, 30, 0.05, 1),
+    ("dirichlet 0.5", "transformer", 12, 120, 1, True, 20, 0.1, 4),
+    ("dirichlet 0.3", "perceptron", 5, 150, 1, True, 200, 0.1, 1),
+    ("dirichlet 0.3", "cnn", 10, 150, 1, False, 20, 0.1, 3),
+    ("dirichlet 0.3", "batchnorm", 20, 40, 1, True, 10, 0.05, 3),
+    ("dirichlet 0.3", "transformer", 6, 60, 1, False, 50, 0.1, 1),
+    ("dirichlet 0.1", "perceptron", 4, 80, 1, False, 100, 0.1, 1),
+    ("dirichlet 0.1", "cnn", 8, 100, 1, True, 60, 0.1, 1),
+    ("dirichlet 0.1", "batchnorm", 3, 120, 1, False, 20, 0.05, 1),
+    ("dirichlet 0.1", "transformer", 12, 120, 1, True, 30, 0.1, 2),
+    ("pat-50", "perceptron", 6, 200, 4, True, 30, 0.1, 2),
+    ("pat-50", "cnn", 4, 60, 1, False, 40, 0.1, 1),
+    ("pat-50", "batchnorm", 12, 60, 10, True, 30, 0.05, 1),
+    ("pat-50", "transformer", 8, 80, 1, False, 20, 0.1, 4),
+    ("pat-20", "perceptron", 10, 100, 1, False, 5, 0.1, 10),
+    ("pat-20", "cnn", 5, 120, 1, True, 20, 0.1, 3),
+    ("pat-20", "batchnorm", 20, 80, 4, False, 10, 0.05, 3),
+    ("pat-20", "transformer", 10, 150, 1, True, 50, 0.1, 1),
+    ("iid", "perceptron", 5, 60, 10, False, 10, 0.1, 5),
+    ("dirichlet 1", "perceptron", 10, 60, 1, False, 5, 0.1, 10),
+    ("dirichlet 0.5", "cnn", 20, 80, 1, False, 40, 0.1, 1),
+    ("dirichlet 0.3", "cnn", 6, 100, 1, True, 20, 0.1, 3),
+    ("dirichlet 0.1", "batchnorm", 4, 120, 1, True, 10, 0.05, 3),
+    ("pat-50", "batchnorm", 4, 150, 1, True, 20, 0.05, 1),
+    ("pat-20", "transformer", 5, 200, 10, False, 30, 0.1, 2),
+    ("iid", "transformer", 12, 40, 1, False, 20, 0.1, 4),
+    ("dirichlet 1", "perceptron", 5, 60, 1, False, 100, 0.1, 1),
+    ("dirichlet 0.5", "perceptron", 10, 80, 1, True, 200, 0.1, 1),
+    ("dirichlet 0.3", "cnn", 20, 80, 1, True, 60, 0.1, 1),
+    ("dirichlet 0.1", "cnn", 6, 120, 1, True, 40, 0.1, 1),
+)
+
+_JUDGING = (
+    # partition, model, clients, each, unequal, poisoned, rounds, rate, epochs
+    ("iid", "perceptron", 3, 90, 1, False, 30, 0.1, 2),
+    ("iid", "perceptron", 5, 55, 1, True, 100, 0.1, 1),
+    ("iid", "cnn", 8, 75, 4, False, 60, 0.1, 1),
+    ("iid", "cnn", 4, 90, 1, True, 40, 0.1, 1),
+    ("iid", "batchnorm", 10, 110, 10, False, 30, 0.05, 1),
+    ("iid", "batchnorm", 6, 140, 1, True, 10, 0.05, 3),
+    ("iid", "transformer", 15, 90, 1, False, 50, 0.1, 1),
+    ("iid", "transformer", 20, 45, 1, True, 30, 0.1, 2),
+    ("dirichlet 1", "perceptron", 7, 55, 1, False, 10, 0.1, 5),
+    ("dirichlet 1", "perceptron", 3, 90, 1, True, 5, 0.1, 10),
+    ("dirichlet 1", "cnn", 5, 90, 1, False, 20, 0.1, 3),
+    ("dirichlet 1", "cnn", 8, 110, 1, True, 60, 0.1, 1),
+    ("dirichlet 1", "batchnorm", 4, 140, 1, False, 20, 0.05, 1),
+    ("dirichlet 1", "batchnorm", 10, 140, 1, True, 30, 0.05, 1),
+    ("dirichlet 1", "transformer", 6, 45, 1, False, 20, 0.1, 4),
+    ("dirichlet 1", "transformer", 15, 55, 1, True, 50, 0.1, 1),
+    ("dirichlet 0.5", "perceptron", 20, 75, 1, False, 100, 0.1, 1),
+    ("dirichlet 0.5", "perceptron", 7, 90, 1, True, 200, 0.1, 1),
+    ("dirichlet 0.5", "cnn", 3, 110, 1, False, 40, 0.1, 1),
+    ("dirichlet 0.5", "cnn", 5, 140, 1, True, 20, 0.1, 3),
+    ("dirichlet 0.5", "batchnorm", 8, 140, 1, False, 10, 0.05, 3),
+    ("dirichlet 0.5", "batchnorm", 4, 75, 1, True, 20, 0.05, 1),
+    ("dirichlet 0.5", "transformer", 10, 55, 1, False, 30, 0.1, 2),
+    ("dirichlet 0.5", "transformer", 6, 75, 1, True, 20, 0.1, 4),
+    ("dirichlet 0.3", "perceptron", 15, 90, 1, False, 5, 0.1, 10),
+    ("dirichlet 0.3", "perceptron", 20, 75, 1, True, 30, 0.1, 2),
+    ("dirichlet 0.3", "cnn", 7, 140, 1, False, 60, 0.1, 1),
+    ("dirichlet 0.3", "cnn", 3, 210, 1, True, 40, 0.1, 1),
+    ("dirichlet 0.3", "batchnorm", 5, 55, 1, False, 30, 0.05, 1),
+    ("dirichlet 0.3", "batchnorm", 8, 55, 1, True, 10, 0.05, 3),
+    ("dirichlet 0.3", "transformer", 4, 75, 1, False, 50, 0.1, 1),
+    ("dirichlet 0.3", "transformer", 10, 90, 1, True, 30, 0.1, 2),
+    ("dirichlet 0.1", "perceptron", 6, 110, 1, False, 200, 0.1, 1),
+    ("dirichlet 0.1", "perceptron", 15, 90, 1, True, 10, 0.1, 5),
+    ("dirichlet 0.1", "cnn", 20, 75, 1, False, 20, 0.1, 3),
+    ("dirichlet 0.1", "cnn", 7, 45, 1, True, 60, 0.1, 1),
+    ("dirichlet 0.1", "batchnorm", 3, 90, 1, False, 20, 0.05, 1),
+    ("dirichlet 0.1", "batchnorm", 5, 75, 1, True, 30, 0.05, 1),
+    ("dirichlet 0.1", "transformer", 8, 90, 1, False, 20, 0.1, 4),
+    ("dirichlet 0.1", "transformer", 4, 110, 1, True, 50, 0.1, 1),
+    ("pat-50", "perceptron", 4, 140, 10, False, 30, 0.1, 2),
+    ("pat-50", "perceptron", 6, 210, 1, True, 100, 0.1, 1),
+    ("pat-50", "cnn", 8, 45, 1, False, 40, 0.1, 1),
+    ("pat-50", "cnn", 10, 55, 1, True, 20, 0.1, 3),
+    ("pat-50", "batchnorm", 4, 75, 4, False, 10, 0.05, 3),
+    ("pat-50", "batchnorm", 6, 90, 1, True, 20, 0.05, 1),
+    ("pat-50", "transformer", 8, 110, 10, False, 30, 0.1, 2),
+    ("pat-50", "transformer", 10, 140, 1, True, 20, 0.1, 4),
+    ("pat-20", "perceptron", 5, 210, 1, False, 10, 0.1, 5),
+    ("pat-20", "perceptron", 10, 45, 1, True, 5, 0.1, 10),
+    ("pat-20", "cnn", 15, 55, 4, False, 60, 0.1, 1),
+    ("pat-20", "cnn", 5, 75, 1, True, 40, 0.1, 1),
+    ("pat-20", "batchnorm", 10, 90, 10, False, 30, 0.05, 1),
+    ("pat-20", "batchnorm", 15, 90, 1, True, 10, 0.05, 3),
+    ("pat-20", "transformer", 5, 140, 1, False, 50, 0.1, 1),
+    ("pat-20", "transformer", 10, 140, 1, True, 30, 0.1, 2),
+    ("iid", "perceptron", 8, 45, 4, False, 100, 0.1, 1),
+    ("dirichlet 1", "cnn", 4, 75, 1, True, 40, 0.1, 1),
+    ("dirichlet 0.5", "batchnorm", 10, 75, 1, False, 30, 0.05, 1),
+    ("dirichlet 0.3", "transformer", 6, 90, 1, True, 20, 0.1, 4),
+    ("dirichlet 0.1", "perceptron", 15, 90, 1, True, 30, 0.1, 2),
+    ("pat-50", "cnn", 6, 140, 1, False, 20, 0.1, 3),
+    ("pat-20", "batchnorm", 15, 90, 4, True, 10, 0.05, 3),
+    ("iid", "transformer", 3, 90, 1, False, 50, 0.1, 1),
+)
+
+CALIBRATION = [Cell(*row, seed=3_000 + n, half=0) for n, row in enumerate(_CALIBRATION)]
+JUDGING = [Cell(*row, seed=7_000 + n, half=1) for n, row in enumerate(_JUDGING)]
+SIXTEEN = [
+    Cell(partition, model, clients, 3_200 // clients, 1, poisoned, 25, 0.1, batch=200, seed=9_000)
+    for partition in ("iid", "dirichlet 0.5")
+    for model in ("perceptron", "cnn")
+    for clients in (4, 8)
+    for poisoned in (False, True)
+]
+"""The federations of the first screen of README: its call, and the settings that nobody states."""
