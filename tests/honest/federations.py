@@ -7,9 +7,10 @@ the unseen rest is what all sets are drawn from: in each client's own mix of lab
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -89,9 +90,9 @@ def network(model: str, side: int) -> nn.Module:
     return Rows(side)
 
 
-def new(cell: Cell) -> Callable[[], nn.Module]:
-    """What makes new modules of the cell's architecture."""
-    return partial(network, cell.model, 28 if cell.half is None else 14)
+def new(cell: Cell) -> nn.Module:
+    """A new module of the cell's architecture, initialised by the global generator."""
+    return network(cell.model, 28 if cell.half is None else 14)
 
 
 @cache
@@ -129,10 +130,29 @@ def build(cell: Cell) -> tuple[nn.Module, dict[str, fu.ClientData], str]:
     sizes = sorted(names, key=lambda client: (len(held[client].train.y), client))
     target = sizes[-1] if cell.poisoned else sizes[cell.clients // 2]
     held[target] = as_target(held[target], cell)
+    return module(cell), held, target
+
+
+def module(cell: Cell, number: int = 1) -> nn.Module:
+    """The cell's module, as it is before training; other numbers are other initialisations."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derive("honest", cell.seed))
-        module = new(cell)()
-    return module, held, target
+        torch.default_generator.manual_seed(derive("honest", cell.seed, number))
+        return new(cell)
+
+
+def server(cell: Cell, clients: Mapping[str, fu.ClientData], folder: Path, number: int = 1) -> fu.Server:
+    """A server that has trained these clients; a training that the folder has is not repeated."""
+    made = fu.Server(
+        module(cell, number),
+        clients,
+        folder=folder,
+        training=cell.training,
+        build=partial(new, cell),
+        seed=derive("honest", cell.seed, number) % 2**31,
+        workers=1,
+    )
+    made.train(cell.rounds, cell.lr, evaluate_every=cell.rounds)
+    return made
 
 
 def like(labels: Tensor, unseen: Tensor, random: torch.Generator) -> Tensor:
@@ -165,16 +185,6 @@ def as_target(data: fu.ClientData, cell: Cell) -> fu.ClientData:
             "backdoor-unseen": poison(audit, mark, CLASSES, 1.0, len(audit.y)),
         },
     )
-
-
-def trained(cell: Cell, folder: str) -> tuple[fu.Server, str]:
-    """A server that has trained the cell's federation, and the target."""
-    module, clients, target = build(cell)
-    server = fu.Server(
-        module, clients, folder=folder, training=cell.training, build=new(cell), seed=cell.seed, workers=1
-    )
-    server.train(cell.rounds, cell.lr)
-    return server, target
 
 
 _CALIBRATION = (
