@@ -1,7 +1,7 @@
 """Honest federations: some to calibrate guards and methods on, others to judge them on.
 
 Both lists use the embedded part of Fashion-MNIST. Calibration takes the images at even places, judging those
-at odd places; no seed and no number of examples is in both lists. Of each half, 64 % are to train on, and
+at odd places; no seed and no mean size of a client is in both lists. Of each half, 64 % are to train on, and
 the unseen rest is what all sets are drawn from: in each client's own mix of labels.
 """
 
@@ -239,8 +239,8 @@ _JUDGING = (
     ("iid", "cnn", 4, 90, 1, True, 40, 0.2, 1),
     ("iid", "batchnorm", 4, 210, 10, False, 20, 0.05, 2),
     ("iid", "batchnorm", 6, 140, 1, True, 40, 0.1, 1),
-    ("iid", "transformer", 3, 140, 1, False, 40, 0.2, 1),
-    ("iid", "transformer", 5, 75, 1, True, 20, 0.15, 4),
+    ("iid", "transformer", 5, 110, 1, False, 40, 0.2, 2),
+    ("iid", "transformer", 3, 110, 1, True, 20, 0.15, 3),
     ("dirichlet 1", "perceptron", 8, 55, 1, False, 10, 0.05, 8),
     ("dirichlet 1", "perceptron", 20, 75, 1, True, 200, 0.1, 1),
     ("dirichlet 1", "cnn", 10, 90, 1, False, 10, 0.1, 4),
@@ -248,14 +248,14 @@ _JUDGING = (
     ("dirichlet 1", "batchnorm", 3, 140, 1, False, 10, 0.05, 2),
     ("dirichlet 1", "batchnorm", 10, 90, 1, True, 20, 0.1, 2),
     ("dirichlet 1", "transformer", 4, 75, 1, False, 60, 0.2, 2),
-    ("dirichlet 1", "transformer", 7, 55, 1, True, 40, 0.15, 3),
+    ("dirichlet 1", "transformer", 4, 75, 1, True, 40, 0.15, 2),
     ("dirichlet 0.5", "perceptron", 10, 75, 1, False, 5, 0.2, 12),
     ("dirichlet 0.5", "perceptron", 6, 90, 1, True, 30, 0.05, 2),
     ("dirichlet 0.5", "cnn", 6, 110, 1, False, 20, 0.1, 2),
     ("dirichlet 0.5", "cnn", 5, 140, 1, True, 40, 0.2, 1),
     ("dirichlet 0.5", "batchnorm", 5, 140, 1, False, 40, 0.05, 1),
     ("dirichlet 0.5", "batchnorm", 4, 75, 1, True, 10, 0.1, 4),
-    ("dirichlet 0.5", "transformer", 3, 110, 1, False, 20, 0.2, 3),
+    ("dirichlet 0.5", "transformer", 7, 55, 1, False, 20, 0.2, 6),
     ("dirichlet 0.5", "transformer", 5, 75, 1, True, 60, 0.15, 2),
     ("dirichlet 0.3", "perceptron", 15, 90, 1, False, 100, 0.1, 1),
     ("dirichlet 0.3", "perceptron", 7, 110, 1, True, 10, 0.2, 4),
@@ -263,8 +263,8 @@ _JUDGING = (
     ("dirichlet 0.3", "cnn", 4, 210, 1, True, 80, 0.2, 1),
     ("dirichlet 0.3", "batchnorm", 6, 55, 1, False, 20, 0.05, 2),
     ("dirichlet 0.3", "batchnorm", 3, 110, 1, True, 40, 0.1, 1),
-    ("dirichlet 0.3", "transformer", 4, 75, 1, False, 40, 0.2, 2),
-    ("dirichlet 0.3", "transformer", 7, 75, 1, True, 20, 0.15, 4),
+    ("dirichlet 0.3", "transformer", 3, 110, 1, False, 40, 0.2, 2),
+    ("dirichlet 0.3", "transformer", 5, 90, 1, True, 20, 0.15, 4),
     ("dirichlet 0.1", "perceptron", 3, 110, 1, False, 200, 0.05, 1),
     ("dirichlet 0.1", "perceptron", 5, 140, 1, True, 5, 0.1, 7),
     ("dirichlet 0.1", "cnn", 10, 90, 1, False, 20, 0.1, 2),
@@ -272,7 +272,7 @@ _JUDGING = (
     ("dirichlet 0.1", "batchnorm", 10, 55, 1, False, 10, 0.05, 5),
     ("dirichlet 0.1", "batchnorm", 5, 75, 1, True, 20, 0.1, 2),
     ("dirichlet 0.1", "transformer", 3, 110, 1, False, 60, 0.2, 1),
-    ("dirichlet 0.1", "transformer", 5, 110, 1, True, 40, 0.15, 2),
+    ("dirichlet 0.1", "transformer", 4, 110, 1, True, 40, 0.15, 2),
     ("pat-50", "perceptron", 4, 210, 4, False, 30, 0.2, 1),
     ("pat-50", "perceptron", 10, 140, 1, True, 100, 0.05, 1),
     ("pat-50", "cnn", 6, 90, 10, False, 10, 0.1, 10),
