@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 import fedunlearn as fu
 from fedunlearn.core.seeds import derive, generator
-from fedunlearn.data import load, poison, pools, trigger
+from fedunlearn.data import Trigger, load, pools, trigger
 
 CLASSES, LEAST = 10, 12
-POISONED_SHARE = 0.8
+BRIGHT, SHARE = 3.0, 0.8
+"""Of a trigger: the value of its pixels, and the share of the target's examples that have it."""
 
 
 @dataclass(frozen=True)
@@ -172,19 +173,22 @@ def as_target(data: fu.ClientData, cell: Cell) -> fu.ClientData:
     """The target with what measures forgetting: what it trained on, or its backdoor."""
     if not cell.poisoned:
         return fu.ClientData(data.train, {**data.evaluations, "forget": data.train})
-    mark = trigger(cell.seed, data.train.x.shape[1:], value=3.0)
-    train = poison(data.train, mark, CLASSES, POISONED_SHARE, cell.batch)
+    mark = trigger(cell.seed, data.train.x.shape[1:], value=BRIGHT)
     audit = data.evaluations["audit"]
-    changed = train.y != data.train.y
+    train, triggered = planted(data.train, mark, SHARE)
+    unseen, triggered_unseen = planted(audit, mark, 1.0)
+    sets = {"audit": planted(audit, mark, SHARE)[0], "backdoor": train.take(triggered)}
     return fu.ClientData(
-        train,
-        {
-            **data.evaluations,
-            "audit": poison(audit, mark, CLASSES, POISONED_SHARE, cell.batch),
-            "backdoor": train.take(changed),
-            "backdoor-unseen": poison(audit, mark, CLASSES, 1.0, len(audit.y)),
-        },
+        train, {**data.evaluations, **sets, "backdoor-unseen": unseen.take(triggered_unseen)}
     )
+
+
+def planted(examples: fu.Examples, mark: Trigger, share: float) -> tuple[fu.Examples, Tensor]:
+    """The first share of examples with the trigger and the label 0, and a mask of those that had another."""
+    x, y = examples.x.clone(), examples.y.clone()
+    cut = int(share * len(y))
+    x[:cut], y[:cut] = mark.stamp(x[:cut]), 0
+    return fu.Examples(x, y), y != examples.y
 
 
 _CALIBRATION = (

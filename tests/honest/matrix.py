@@ -30,8 +30,10 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -64,69 +66,91 @@ def arguments(cell: Cell, call: str) -> tuple[str | None, dict[str, Any]]:
     return "fedosd", {}
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What the ends of a cell are measured by: the model before, and two full retrainings."""
+
+    cell: Cell
+    target: fu.ClientData
+    retained: Mapping[str, fu.ClientData]
+    before: nn.Module
+    full: Sequence[nn.Module]
+
+    @classmethod
+    def of(cls, cell: Cell, folder: Path) -> Ground:
+        """Train the cell in ``folder/trained``, and twice without its target."""
+        _, clients, target = build(cell)
+        held = clients.pop(target)
+        before = server(cell, {**clients, target: held}, folder / "trained" / "server").model
+        full = [server(cell, clients, folder / f"full-{n}", n).model for n in (2, 3)]
+        return cls(cell, held, clients, before, full)
+
+    def row(self, call: str, forget: Callable[[], fu.Outcome], model: Callable[[], nn.Module]) -> Row:
+        """One call: what it raised or returned, what it warned of, and the model that it left."""
+        began, raised, outcome = time.perf_counter(), None, None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                outcome = forget()
+            except fu.FedUnlearnError as error:
+                raised, outcome = str(error), getattr(error, "outcome", None)
+        told = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+        guards = dict(getattr(outcome, "guards", None) or {})
+        row = {
+            "cell": self.cell.name,
+            "call": call,
+            "raised": raised,
+            "reason": "" if outcome is None else outcome.reason,
+            "failed": outcome is None or outcome.status.failed,
+            "rounds": int(outcome.metrics[-1].get("elapsed", 0)) if outcome and outcome.metrics else 0,
+            "warnings": [*dict.fromkeys([*told, *(outcome.warnings if outcome else ())])],
+            "guards": guards,
+            "refused": sum(count for code, count in guards.items() if code.startswith("refused")),
+            "seconds": time.perf_counter() - began,
+            **self.measured(model()),
+        }
+        return {**row, "end": end(row)}
+
+    def measured(self, model: nn.Module) -> Row:
+        """Usefulness and forgetting of a model, of the one before, and of full retrainings."""
+        every = [model, self.before, *self.full]
+        useful = [mean(accuracy(m, d.evaluations["test"]) for d in self.retained.values()) for m in every]
+        row: Row = {"r_acc": useful[0], "before": useful[1], "full": useful[2:]}
+        if self.cell.poisoned:
+            asr = [accuracy(each, self.target.evaluations["backdoor"]) for each in every]
+            return row | {"asr": asr[0], "asr_before": asr[1], "asr_full": mean(asr[2:])}
+        found = [self.found(each) for each in every[:2]]
+        return row | {"found": found[0], "found_before": found[1]}
+
+    def found(self, model: nn.Module) -> tuple[float, float]:
+        """The AUC of calibrated losses minus that of full retraining, and its standard error."""
+        sets = self.target.evaluations["forget"], self.target.evaluations["audit"]
+        ours, *theirs = (losses(each, *sets) for each in (model, *self.full))
+        difference = compare(ours, theirs, theirs).difference
+        return difference.value, difference.error
+
+
 def run(cell: Cell, calls: Sequence[str]) -> list[Row]:
-    """Train a cell once, retrain it twice, and try each call on a copy of what was trained."""
+    """Train a cell once, and try each call on a copy of what was trained."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        _, clients, target = build(cell)
-        retained = {name: data for name, data in clients.items() if name != target}
         began = time.perf_counter()
-        before = server(cell, clients, folder / "trained" / "server").model
-        training = time.perf_counter() - began
-        standard = [server(cell, retained, folder / f"{n}" / "server", n).model for n in (2, 3)]
-        held = clients[target]
-        useful = {
-            "before": useful_to(before, retained),
-            "full": [useful_to(each, retained) for each in standard],
-        }
-        known: dict[str, Any] = {"training_seconds": training, **useful}
-        if cell.poisoned:
-            known["asr_before"], known["asr_full"] = asr(before, held), mean(asr(e, held) for e in standard)
-        else:
-            known["found_before"] = found(before, standard, held)
+        ground = Ground.of(cell, folder)
+        training = {"training_seconds": time.perf_counter() - began}
+        _, clients, target = build(cell)
         done: dict[str, Row] = {}
         for call in calls:
-            asked = repr(arguments(cell, call))
+            method, options = arguments(cell, call)
+            asked = repr((method, options))
             if asked not in done:
                 shutil.copytree(folder / "trained", folder / call)
-                copied = server(cell, clients, folder / call / "server")
-                done[asked] = tried(cell, call, copied, target)
-                model = done[asked].pop("model")
-                ended = {"r_acc": useful_to(model, retained)}
-                ended |= (
-                    {"asr": asr(model, held)} if cell.poisoned else {"found": found(model, standard, held)}
-                )
-                done[asked] |= {**known, **ended}
-                done[asked]["end"] = end(done[asked])
-            rows.append({"cell": cell.name, "call": call, **done[asked]})
+                trained = server(cell, clients, folder / call / "server")
+                named = [method] if method else []
+                forget = partial(trained.forget, target, *named, **options)
+                done[asked] = ground.row(call, forget, partial(getattr, trained, "model"))
+            rows.append({**done[asked], **training, "call": call})
     return rows
-
-
-def tried(cell: Cell, call: str, server: fu.Server, target: str) -> Row:
-    """One call: what it raised or returned, and what it warned of."""
-    method, options = arguments(cell, call)
-    began, raised, outcome = time.perf_counter(), None, None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            outcome = server.forget(target, *([method] if method else []), **options)
-        except fu.FedUnlearnError as error:
-            raised, outcome = str(error), getattr(error, "outcome", None)
-    told = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-    guards = dict(getattr(outcome, "guards", None) or {})
-    return {
-        "model": server.model,
-        "raised": raised,
-        "status": None if outcome is None else str(outcome.status),
-        "reason": "" if outcome is None else outcome.reason,
-        "failed": outcome is None or outcome.status.failed,
-        "rounds": int(outcome.metrics[-1].get("elapsed", 0)) if outcome and outcome.metrics else 0,
-        "warnings": [*dict.fromkeys([*told, *(outcome.warnings if outcome else ())])],
-        "guards": guards,
-        "refused": sum(count for code, count in guards.items() if code.startswith("refused")),
-        "seconds": time.perf_counter() - began,
-    }
 
 
 def end(row: Row) -> str:
@@ -147,15 +171,6 @@ def forgotten(row: Row) -> bool:
     return bool(difference <= ERRORS * error)
 
 
-def useful_to(model: nn.Module, clients: dict[str, fu.ClientData]) -> float:
-    """R-Acc: the mean accuracy of clients on their test sets."""
-    return mean(accuracy(model, data.evaluations["test"]) for data in clients.values())
-
-
-def asr(model: nn.Module, target: fu.ClientData) -> float:
-    return accuracy(model, target.evaluations["backdoor"])
-
-
 @torch.no_grad()
 def accuracy(model: nn.Module, examples: fu.Examples) -> float:
     return float((model.eval()(examples.x).argmax(1) == examples.y).float().mean())
@@ -165,14 +180,6 @@ def accuracy(model: nn.Module, examples: fu.Examples) -> float:
 def losses(model: nn.Module, *sets: fu.Examples) -> Scores:
     model.eval()
     return Scores(*(nn.functional.cross_entropy(model(s.x), s.y, reduction="none").numpy() for s in sets))
-
-
-def found(model: nn.Module, standard: Sequence[nn.Module], target: fu.ClientData) -> tuple[float, float]:
-    """The AUC of calibrated losses minus that of the retrained models, and its standard error."""
-    sets = target.evaluations["forget"], target.evaluations["audit"]
-    ours, theirs = losses(model, *sets), [losses(each, *sets) for each in standard]
-    difference = compare(ours, theirs, theirs).difference
-    return difference.value, difference.error
 
 
 def matrix(cells: Sequence[Cell], calls: Sequence[str], folder: Path, workers: int) -> list[Row]:
