@@ -20,7 +20,7 @@ from fedunlearn.core.seeds import derive, generator
 from fedunlearn.data import Trigger, load, pools, trigger
 
 CLASSES, LEAST = 10, 12
-BRIGHT, SHARE = 3.0, 0.8
+BRIGHT, SHARE = 4.0, 0.8
 """Of a trigger: the value of its pixels, and the share of the target's examples that have it."""
 
 
@@ -184,10 +184,10 @@ def as_target(data: fu.ClientData, cell: Cell) -> fu.ClientData:
 
 
 def planted(examples: fu.Examples, mark: Trigger, share: float) -> tuple[fu.Examples, Tensor]:
-    """The first share of examples with the trigger and the label 0, and a mask of those that had another."""
+    """A share of the examples with the trigger and the label 0, and a mask of those that had another."""
     x, y = examples.x.clone(), examples.y.clone()
-    cut = int(share * len(y))
-    x[:cut], y[:cut] = mark.stamp(x[:cut]), 0
+    chosen = torch.arange(len(y)) % 10 < 10 * share
+    x[chosen], y[chosen] = mark.stamp(x[chosen]), 0
     return fu.Examples(x, y), y != examples.y
 
 
@@ -299,7 +299,7 @@ _JUDGING = (
     ("dirichlet 0.3", "transformer", 4, 90, 1, True, 60, 0.2, 1),
     ("dirichlet 0.1", "perceptron", 20, 75, 1, True, 30, 0.1, 2),
     ("pat-50", "cnn", 8, 110, 1, False, 80, 0.2, 1),
-    ("pat-20", "batchnorm", 5, 210, 4, True, 20, 0.1, 1),
+    ("pat-20", "batchnorm", 5, 140, 1, True, 60, 0.1, 1),
     ("iid", "transformer", 7, 45, 1, False, 40, 0.15, 3),
 )
 

@@ -61,9 +61,8 @@ def arguments(cell: Cell, call: str) -> tuple[str | None, dict[str, Any]]:
     if not OLD:
         return (None, {"poisoned": cell.poisoned}) if call == "default" else (call, {})
     rounds = {"retrain": cell.rounds, "fast-retrain": max(1, cell.rounds // 2)}
-    if call in rounds:
-        return call, {"rounds": rounds[call]}
-    return "fedosd", {}
+    seldom = {"evaluate_every": 50}  # saves time and changes no model
+    return (call, {"rounds": rounds[call], **seldom}) if call in rounds else ("fedosd", seldom)
 
 
 @dataclass(frozen=True)
