@@ -191,120 +191,92 @@ def planted(examples: fu.Examples, mark: Trigger, share: float) -> tuple[fu.Exam
     return fu.Examples(x, y), y != examples.y
 
 
-_CALIBRATION = (
-    # partition, model, clients, each, unequal, poisoned, rounds, rate, epochs
-    ("iid", "perceptron", 4, 80, 1, False, 30, 0.1, 2),
-    ("iid", "cnn", 5, 60, 1, True, 20, 0.1, 3),
-    ("iid", "batchnorm", 3, 150, 4, False, 20, 0.05, 2),
-    ("iid", "transformer", 5, 100, 1, True, 40, 0.2, 2),
-    ("dirichlet 1", "perceptron", 8, 120, 1, True, 100, 0.2, 1),
-    ("dirichlet 1", "cnn", 8, 100, 1, False, 40, 0.2, 1),
-    ("dirichlet 1", "batchnorm", 5, 150, 1, True, 40, 0.1, 1),
-    ("dirichlet 1", "transformer", 3, 100, 1, False, 20, 0.15, 4),
-    ("dirichlet 0.5", "perceptron", 20, 60, 1, False, 10, 0.05, 8),
-    ("dirichlet 0.5", "cnn", 3, 100, 1, True, 10, 0.1, 4),
-    ("dirichlet 0.5", "batchnorm", 7, 100, 1, False, 10, 0.05, 3),
-    ("dirichlet 0.5", "transformer", 6, 100, 1, True, 60, 0.2, 1),
-    ("dirichlet 0.3", "perceptron", 12, 120, 1, True, 200, 0.1, 1),
-    ("dirichlet 0.3", "cnn", 6, 150, 1, False, 80, 0.2, 1),
-    ("dirichlet 0.3", "batchnorm", 4, 80, 1, True, 20, 0.1, 2),
-    ("dirichlet 0.3", "transformer", 4, 80, 1, False, 40, 0.15, 2),
-    ("dirichlet 0.1", "perceptron", 5, 80, 1, False, 5, 0.2, 12),
-    ("dirichlet 0.1", "cnn", 10, 80, 1, True, 20, 0.1, 2),
-    ("dirichlet 0.1", "batchnorm", 3, 120, 1, False, 40, 0.05, 1),
-    ("dirichlet 0.1", "transformer", 5, 120, 1, True, 20, 0.2, 3),
-    ("pat-50", "perceptron", 6, 200, 10, True, 30, 0.05, 2),
-    ("pat-50", "cnn", 4, 80, 1, False, 40, 0.2, 1),
-    ("pat-50", "batchnorm", 6, 60, 1, True, 10, 0.1, 5),
-    ("pat-50", "transformer", 4, 80, 1, False, 60, 0.15, 2),
-    ("pat-20", "perceptron", 10, 150, 4, False, 100, 0.1, 1),
-    ("pat-20", "cnn", 5, 120, 1, True, 10, 0.1, 3),
-    ("pat-20", "batchnorm", 5, 200, 10, False, 20, 0.05, 2),
-    ("pat-20", "transformer", 5, 120, 1, True, 40, 0.2, 2),
-    ("iid", "perceptron", 10, 40, 1, False, 10, 0.2, 12),
-    ("dirichlet 1", "perceptron", 4, 80, 1, False, 200, 0.05, 1),
-    ("dirichlet 0.5", "cnn", 5, 80, 1, False, 80, 0.2, 1),
-    ("dirichlet 0.3", "cnn", 8, 100, 1, True, 20, 0.1, 2),
-    ("dirichlet 0.1", "batchnorm", 5, 120, 1, True, 40, 0.1, 1),
-    ("pat-50", "batchnorm", 4, 150, 1, True, 10, 0.05, 2),
-    ("pat-20", "transformer", 5, 200, 4, False, 20, 0.15, 3),
-    ("iid", "transformer", 3, 100, 1, False, 60, 0.2, 1),
-    ("dirichlet 1", "perceptron", 8, 60, 1, False, 5, 0.1, 15),
-    ("dirichlet 0.5", "perceptron", 20, 80, 1, True, 30, 0.2, 2),
-    ("dirichlet 0.3", "cnn", 3, 100, 1, True, 40, 0.2, 1),
-    ("dirichlet 0.1", "cnn", 6, 120, 1, True, 10, 0.1, 3),
-)
+def listed(half: int, table: str) -> list[Cell]:
+    """Cells by partition and model: seed, clean or poisoned, clients, each, unequal, rounds, rate, epochs."""
+    cells = []
+    for line in table.strip().splitlines():
+        kind, _, held = line.strip().partition(": ")
+        for cell in held.split("; "):
+            seed, poisoned, clients, each, unequal, rounds, lr, epochs = cell.split()
+            sizes = int(clients), int(each), float(unequal), poisoned == "poisoned"
+            training = {"rounds": int(rounds), "lr": float(lr), "epochs": int(epochs)}
+            cells.append(Cell(*kind.split(", "), *sizes, **training, seed=int(seed), half=half))
+    return cells
 
-_JUDGING = (
-    # partition, model, clients, each, unequal, poisoned, rounds, rate, epochs
-    ("iid", "perceptron", 3, 110, 1, False, 30, 0.1, 1),
-    ("iid", "perceptron", 5, 75, 1, True, 100, 0.2, 1),
-    ("iid", "cnn", 8, 110, 4, False, 20, 0.1, 2),
-    ("iid", "cnn", 4, 90, 1, True, 40, 0.2, 1),
-    ("iid", "batchnorm", 4, 210, 10, False, 20, 0.05, 2),
-    ("iid", "batchnorm", 6, 140, 1, True, 40, 0.1, 1),
-    ("iid", "transformer", 5, 110, 1, False, 40, 0.2, 2),
-    ("iid", "transformer", 3, 110, 1, True, 20, 0.15, 3),
-    ("dirichlet 1", "perceptron", 8, 55, 1, False, 10, 0.05, 8),
-    ("dirichlet 1", "perceptron", 20, 75, 1, True, 200, 0.1, 1),
-    ("dirichlet 1", "cnn", 10, 90, 1, False, 10, 0.1, 4),
-    ("dirichlet 1", "cnn", 3, 110, 1, True, 80, 0.2, 1),
-    ("dirichlet 1", "batchnorm", 3, 140, 1, False, 10, 0.05, 2),
-    ("dirichlet 1", "batchnorm", 10, 90, 1, True, 20, 0.1, 2),
-    ("dirichlet 1", "transformer", 4, 75, 1, False, 60, 0.2, 2),
-    ("dirichlet 1", "transformer", 4, 75, 1, True, 40, 0.15, 2),
-    ("dirichlet 0.5", "perceptron", 10, 75, 1, False, 5, 0.2, 12),
-    ("dirichlet 0.5", "perceptron", 6, 90, 1, True, 30, 0.05, 2),
-    ("dirichlet 0.5", "cnn", 6, 110, 1, False, 20, 0.1, 2),
-    ("dirichlet 0.5", "cnn", 5, 140, 1, True, 40, 0.2, 1),
-    ("dirichlet 0.5", "batchnorm", 5, 140, 1, False, 40, 0.05, 1),
-    ("dirichlet 0.5", "batchnorm", 4, 75, 1, True, 10, 0.1, 4),
-    ("dirichlet 0.5", "transformer", 7, 55, 1, False, 20, 0.2, 6),
-    ("dirichlet 0.5", "transformer", 5, 75, 1, True, 60, 0.15, 2),
-    ("dirichlet 0.3", "perceptron", 15, 90, 1, False, 100, 0.1, 1),
-    ("dirichlet 0.3", "perceptron", 7, 110, 1, True, 10, 0.2, 4),
-    ("dirichlet 0.3", "cnn", 8, 110, 1, False, 10, 0.1, 3),
-    ("dirichlet 0.3", "cnn", 4, 210, 1, True, 80, 0.2, 1),
-    ("dirichlet 0.3", "batchnorm", 6, 55, 1, False, 20, 0.05, 2),
-    ("dirichlet 0.3", "batchnorm", 3, 110, 1, True, 40, 0.1, 1),
-    ("dirichlet 0.3", "transformer", 3, 110, 1, False, 40, 0.2, 2),
-    ("dirichlet 0.3", "transformer", 5, 90, 1, True, 20, 0.15, 4),
-    ("dirichlet 0.1", "perceptron", 3, 110, 1, False, 200, 0.05, 1),
-    ("dirichlet 0.1", "perceptron", 5, 140, 1, True, 5, 0.1, 7),
-    ("dirichlet 0.1", "cnn", 10, 90, 1, False, 20, 0.1, 2),
-    ("dirichlet 0.1", "cnn", 3, 110, 1, True, 40, 0.2, 1),
-    ("dirichlet 0.1", "batchnorm", 10, 55, 1, False, 10, 0.05, 5),
-    ("dirichlet 0.1", "batchnorm", 5, 75, 1, True, 20, 0.1, 2),
-    ("dirichlet 0.1", "transformer", 3, 110, 1, False, 60, 0.2, 1),
-    ("dirichlet 0.1", "transformer", 4, 110, 1, True, 40, 0.15, 2),
-    ("pat-50", "perceptron", 4, 210, 4, False, 30, 0.2, 1),
-    ("pat-50", "perceptron", 10, 140, 1, True, 100, 0.05, 1),
-    ("pat-50", "cnn", 6, 90, 10, False, 10, 0.1, 10),
-    ("pat-50", "cnn", 4, 75, 1, True, 80, 0.2, 1),
-    ("pat-50", "batchnorm", 4, 75, 1, False, 40, 0.05, 1),
-    ("pat-50", "batchnorm", 6, 90, 1, True, 10, 0.1, 3),
-    ("pat-50", "transformer", 4, 210, 4, False, 20, 0.2, 3),
-    ("pat-50", "transformer", 6, 90, 1, True, 60, 0.15, 1),
-    ("pat-20", "perceptron", 10, 140, 10, False, 10, 0.1, 8),
-    ("pat-20", "perceptron", 15, 45, 1, True, 200, 0.2, 1),
-    ("pat-20", "cnn", 10, 55, 1, False, 20, 0.1, 3),
-    ("pat-20", "cnn", 5, 75, 1, True, 40, 0.2, 1),
-    ("pat-20", "batchnorm", 5, 140, 4, False, 20, 0.05, 2),
-    ("pat-20", "batchnorm", 10, 90, 1, True, 40, 0.1, 1),
-    ("pat-20", "transformer", 5, 210, 10, False, 40, 0.2, 2),
-    ("pat-20", "transformer", 5, 110, 1, True, 20, 0.15, 3),
-    ("iid", "perceptron", 8, 45, 1, False, 5, 0.05, 15),
-    ("dirichlet 1", "cnn", 6, 55, 1, True, 10, 0.1, 7),
-    ("dirichlet 0.5", "batchnorm", 4, 75, 1, False, 10, 0.05, 4),
-    ("dirichlet 0.3", "transformer", 4, 90, 1, True, 60, 0.2, 1),
-    ("dirichlet 0.1", "perceptron", 20, 75, 1, True, 30, 0.1, 2),
-    ("pat-50", "cnn", 8, 110, 1, False, 80, 0.2, 1),
-    ("pat-20", "batchnorm", 5, 140, 1, True, 60, 0.1, 1),
-    ("iid", "transformer", 7, 45, 1, False, 40, 0.15, 3),
-)
 
-CALIBRATION = [Cell(*row, seed=3_000 + n, half=0) for n, row in enumerate(_CALIBRATION)]
-JUDGING = [Cell(*row, seed=7_000 + n, half=1) for n, row in enumerate(_JUDGING)]
+CALIBRATION = listed(
+    0,
+    """
+    iid, perceptron: 3000 clean 4 80 1 30 .1 2; 3028 clean 10 40 1 10 .2 12
+    iid, cnn: 3001 poisoned 5 60 1 20 .1 3
+    iid, batchnorm: 3002 clean 3 150 4 20 .05 2
+    iid, transformer: 3003 poisoned 5 100 1 40 .2 2; 3035 clean 3 100 1 60 .2 1
+    dirichlet 1, perceptron: 3004 poisoned 8 120 1 100 .2 1; 3029 clean 4 80 1 200 .05 1
+    dirichlet 1, perceptron: 3036 clean 8 60 1 5 .1 15
+    dirichlet 1, cnn: 3005 clean 8 100 1 40 .2 1
+    dirichlet 1, batchnorm: 3006 poisoned 5 150 1 40 .1 1
+    dirichlet 1, transformer: 3007 clean 3 100 1 20 .15 4
+    dirichlet 0.5, perceptron: 3008 clean 20 60 1 10 .05 8; 3037 poisoned 20 80 1 30 .2 2
+    dirichlet 0.5, cnn: 3009 poisoned 3 100 1 10 .1 4; 3030 clean 5 80 1 80 .2 1
+    dirichlet 0.5, batchnorm: 3010 clean 7 100 1 10 .05 3
+    dirichlet 0.5, transformer: 3011 poisoned 6 100 1 60 .2 1
+    dirichlet 0.3, perceptron: 3012 poisoned 12 120 1 200 .1 1
+    dirichlet 0.3, cnn: 3013 clean 6 150 1 80 .2 1; 3031 poisoned 8 100 1 20 .1 2
+    dirichlet 0.3, cnn: 3038 poisoned 3 100 1 40 .2 1
+    dirichlet 0.3, batchnorm: 3014 poisoned 4 80 1 20 .1 2
+    dirichlet 0.3, transformer: 3015 clean 4 80 1 40 .15 2
+    dirichlet 0.1, perceptron: 3016 clean 5 80 1 5 .2 12
+    dirichlet 0.1, cnn: 3017 poisoned 10 80 1 20 .1 2; 3039 poisoned 6 120 1 10 .1 3
+    dirichlet 0.1, batchnorm: 3018 clean 3 120 1 40 .05 1; 3032 poisoned 5 120 1 40 .1 1
+    dirichlet 0.1, transformer: 3019 poisoned 5 120 1 20 .2 3
+    pat-50, perceptron: 3020 poisoned 6 200 10 30 .05 2
+    pat-50, cnn: 3021 clean 4 80 1 40 .2 1
+    pat-50, batchnorm: 3022 poisoned 6 60 1 10 .1 5; 3033 poisoned 4 150 1 10 .05 2
+    pat-50, transformer: 3023 clean 4 80 1 60 .15 2
+    pat-20, perceptron: 3024 clean 10 150 4 100 .1 1
+    pat-20, cnn: 3025 poisoned 5 120 1 10 .1 3
+    pat-20, batchnorm: 3026 clean 5 200 10 20 .05 2
+    pat-20, transformer: 3027 poisoned 5 120 1 40 .2 2; 3034 clean 5 200 4 20 .15 3
+    """,
+)
+JUDGING = listed(
+    1,
+    """
+    iid, perceptron: 7000 clean 3 110 1 30 .1 1; 7001 poisoned 5 75 1 100 .2 1; 7056 clean 8 45 1 5 .05 15
+    iid, cnn: 7002 clean 8 110 4 20 .1 2; 7003 poisoned 4 90 1 40 .2 1
+    iid, batchnorm: 7004 clean 4 210 10 20 .05 2; 7005 poisoned 6 140 1 40 .1 1
+    iid, transformer: 7006 clean 5 110 1 40 .2 2; 7007 poisoned 3 110 1 20 .15 3; 7063 clean 7 45 1 40 .15 3
+    dirichlet 1, perceptron: 7008 clean 8 55 1 10 .05 8; 7009 poisoned 20 75 1 200 .1 1
+    dirichlet 1, cnn: 7010 clean 10 90 1 10 .1 4; 7011 poisoned 3 110 1 80 .2 1
+    dirichlet 1, cnn: 7057 poisoned 6 55 1 10 .1 7
+    dirichlet 1, batchnorm: 7012 clean 3 140 1 10 .05 2; 7013 poisoned 10 90 1 20 .1 2
+    dirichlet 1, transformer: 7014 clean 4 75 1 60 .2 2; 7015 poisoned 4 75 1 40 .15 2
+    dirichlet 0.5, perceptron: 7016 clean 10 75 1 5 .2 12; 7017 poisoned 6 90 1 30 .05 2
+    dirichlet 0.5, cnn: 7018 clean 6 110 1 20 .1 2; 7019 poisoned 5 140 1 40 .2 1
+    dirichlet 0.5, batchnorm: 7020 clean 5 140 1 40 .05 1; 7021 poisoned 4 75 1 10 .1 4
+    dirichlet 0.5, batchnorm: 7058 clean 4 75 1 10 .05 4
+    dirichlet 0.5, transformer: 7022 clean 7 55 1 20 .2 6; 7023 poisoned 5 75 1 60 .15 2
+    dirichlet 0.3, perceptron: 7024 clean 15 90 1 100 .1 1; 7025 poisoned 7 110 1 10 .2 4
+    dirichlet 0.3, cnn: 7026 clean 8 110 1 10 .1 3; 7027 poisoned 4 210 1 80 .2 1
+    dirichlet 0.3, batchnorm: 7028 clean 6 55 1 20 .05 2; 7029 poisoned 3 110 1 40 .1 1
+    dirichlet 0.3, transformer: 7030 clean 3 110 1 40 .2 2; 7031 poisoned 5 90 1 20 .15 4
+    dirichlet 0.3, transformer: 7059 poisoned 4 90 1 60 .2 1
+    dirichlet 0.1, perceptron: 7032 clean 3 110 1 200 .05 1; 7033 poisoned 5 140 1 5 .1 7
+    dirichlet 0.1, perceptron: 7060 poisoned 20 75 1 30 .1 2
+    dirichlet 0.1, cnn: 7034 clean 10 90 1 20 .1 2; 7035 poisoned 3 110 1 40 .2 1
+    dirichlet 0.1, batchnorm: 7036 clean 10 55 1 10 .05 5; 7037 poisoned 5 75 1 20 .1 2
+    dirichlet 0.1, transformer: 7038 clean 3 110 1 60 .2 1; 7039 poisoned 4 110 1 40 .15 2
+    pat-50, perceptron: 7040 clean 4 210 4 30 .2 1; 7041 poisoned 10 140 1 100 .05 1
+    pat-50, cnn: 7042 clean 6 90 10 10 .1 10; 7043 poisoned 4 75 1 80 .2 1; 7061 clean 8 110 1 80 .2 1
+    pat-50, batchnorm: 7044 clean 4 75 1 40 .05 1; 7045 poisoned 6 90 1 10 .1 3
+    pat-50, transformer: 7046 clean 4 210 4 20 .2 3; 7047 poisoned 6 90 1 60 .15 1
+    pat-20, perceptron: 7048 clean 10 140 10 10 .1 8; 7049 poisoned 15 45 1 200 .2 1
+    pat-20, cnn: 7050 clean 10 55 1 20 .1 3; 7051 poisoned 5 75 1 40 .2 1
+    pat-20, batchnorm: 7052 clean 5 140 4 20 .05 2; 7053 poisoned 10 90 1 40 .1 1
+    pat-20, batchnorm: 7062 poisoned 5 140 1 60 .1 1
+    pat-20, transformer: 7054 clean 5 210 10 40 .2 2; 7055 poisoned 5 110 1 20 .15 3
+    """,
+)
 SIXTEEN = [
     Cell(partition, model, clients, 3_200 // clients, 1, poisoned, 25, 0.1, batch=200, seed=9_000)
     for partition in ("iid", "dirichlet 0.5")
