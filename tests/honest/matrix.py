@@ -53,7 +53,7 @@ Row = dict[str, Any]
 CALLS = ("default", "fedosd", "retrain", "fast-retrain")
 LISTS = {"calibration": CALIBRATION, "judging": JUDGING, "sixteen": SIXTEEN}
 BELOW, WARNED, RUINED, BACKDOOR, ERRORS = 0.02, 0.03, 0.1, 0.05, 3
-OLD = "poisoned" not in inspect.signature(fu.Server.forget).parameters
+OLD = "examples" not in inspect.signature(fu.Server.forget).parameters
 
 
 def arguments(cell: Cell, call: str) -> tuple[str | None, dict[str, Any]]:

@@ -11,7 +11,7 @@ from honest.matrix import CALLS, Ground, line, matrix, ruined, run, table
 
 import fedunlearn as fu
 
-SIX = (7000, 7001, 7016, 7033, 7048, 7060)
+SIX = (7004, 7008, 7016, 7040, 7041, 7056)
 FOUR = [cell for cell in SIXTEEN if cell.model == "perceptron" and cell.clients == 4]
 
 
