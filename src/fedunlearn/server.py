@@ -614,7 +614,7 @@ class Server:
         }
         with record.locked(place / "lock"):
             if finished(place):
-                return concluded(place, identity, self._cipher)
+                return replace(concluded(place, identity, self._cipher), targets=targets)
             files = record.claim(place, record.fingerprint(begun), cipher=self._cipher)
             files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:

@@ -138,6 +138,7 @@ class Outcome:
     """What the guards noted: updates refused or shortened, steps cut, a target that is not forgotten."""
     guards: Mapping[str, int] | None = None
     """How often the guards did what, by codes that name nobody; None without guards."""
+    targets: tuple[ClientId, ...] = ()
 
     @property
     def params(self) -> Vector:
