@@ -63,7 +63,8 @@ def collect(folders: Sequence[Path]) -> Collection:
         for row, runs in by_row.items()
     }
     kind = "runs" if all(len(runs) == 1 for runs in rows.values()) else "rows"
-    return Collection(f"{len(rows)} {kind}", rows, comparison=False)
+    place = f"{folders[0].resolve().name}, " if len({*folders}) == 1 else ""
+    return Collection(f"{place}{len(rows)} {kind}", rows, comparison=False)
 
 
 def read_run(folder: Path) -> Run:
