@@ -251,7 +251,7 @@ def measure_round(
     trial = replace(model, config={"on": "train"})
     retained = [client for client in request.retained if client in present]
     drawn = participation.draw(retained, "plan")
-    terms = Terms(lr, 1.0, training.epochs, training.batch_size)
+    terms = Terms(lr, 1.0, training.epochs, training.batch_size, shuffle=training.shuffle)
     failed: dict[ClientId, str] = {}
 
     def timed(jobs: Jobs) -> tuple[float, Replies]:

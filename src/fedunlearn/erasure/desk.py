@@ -80,18 +80,15 @@ AFTER: dict[Standing | None, tuple[Standing, ...]] = {
 """Which states may follow each."""
 
 NEXT_STEPS = {
-    Standing.RECEIVED: "hand the request in again: fedunlearn erase",
+    Standing.RECEIVED: "hand the request in again: {erase}",
     Standing.REFUSED: "none; the client may sign a new request",
-    Standing.AUTHENTICATED: "look at the plan, then fedunlearn erase",
-    Standing.ADMITTED: "continue with fedunlearn erase",
-    Standing.UNLEARNING: "continue with fedunlearn erase",
-    Standing.RECOVERING: "continue with fedunlearn erase",
-    Standing.VERIFIED: "continue with fedunlearn erase",
+    Standing.AUTHENTICATED: "look at the plan, then {erase}",
+    **dict.fromkeys(WORK, "continue with {erase}"),
     Standing.CERTIFIED: "send the certificate; fedunlearn purge",
     Standing.PARTIAL: "the client did not stay: wait for it and erase again, or retrain without it",
     Standing.NO_DIRECTION: "no step forgets without harm to others: erase again with another method",
     Standing.GUARD_STOP: "look at the warnings, then erase again with another method",
-    Standing.ESCALATED: "decide: erase again with another method, or withdraw the model",
+    Standing.ESCALATED: "decide: erase again with another method or more rounds, or withdraw the model",
     Standing.PURGED: "none",
 }
 
@@ -102,6 +99,8 @@ class Case:
 
     id: str
     entries: tuple[Entry, ...]
+    erase: str = field(default="fedunlearn erase", compare=False)
+    """What answers it."""
 
     def __post_init__(self) -> None:
         before: Standing | None = None
@@ -169,7 +168,7 @@ class Case:
     def next_step(self) -> str:
         if self.purging and self.standing is not Standing.PURGED:
             return "finish with fedunlearn purge"
-        return NEXT_STEPS[self.standing]
+        return NEXT_STEPS[self.standing].format(erase=self.erase)
 
     def last(self, event: str) -> Entry | None:
         return next((entry for entry in reversed(self.entries) if entry.event == event), None)
@@ -219,7 +218,7 @@ class Desk:
         if not entries:
             known = sorted({entry.request for entry in self.ledger.entries})
             raise FedUnlearnError(f"there is no request {request!r}{did_you_mean(request, known)}")
-        return Case(request, entries)
+        return Case(request, entries, self._erase)
 
     def cases(self) -> list[Case]:
         """All requests in the order of their first entries."""
@@ -227,7 +226,13 @@ class Desk:
         by_request: dict[str, list[Entry]] = {}
         for entry in entries:
             by_request.setdefault(entry.request, []).append(entry)
-        return [Case(request, tuple(found)) for request, found in by_request.items()]
+        return [Case(request, tuple(found), self._erase) for request, found in by_request.items()]
+
+    @property
+    def _erase(self) -> str:
+        """How a request is answered: the command reaches simulated federations only."""
+        own = "the run of your ServerApp that calls erasure.erase (flwr run)"
+        return "fedunlearn erase" if self.policy.simulation else own
 
     def forgotten(self, clients: Iterable[ClientId]) -> list[ClientId]:
         """Those clients that this desk has forgotten; it keeps no list of names, only keyed hashes."""
@@ -240,8 +245,11 @@ class Desk:
     def suppress(self, request: str, client: ClientId) -> None:
         """Leaves a client out of every later request; the ledger hears of the list before it is written."""
         hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
-        hashes = sorted({*hashes, key.pseudonym(client)})
-        digest, told = fingerprint([key.id, *hashes]), self.case(request).last("installing")
+        case = self.case(request)
+        told, certified = case.last("installing"), case.last("certified")
+        left = f"{client} left {certified.fields['model']}" if certified else client
+        hashes = sorted({*hashes, key.pseudonym(client), key.pseudonym(left)})
+        digest = fingerprint([key.id, *hashes])
         if told is None:
             self.ledger.append(request, "installing", suppressed=digest)
         elif told.fields["suppressed"] != digest:
@@ -249,6 +257,23 @@ class Desk:
                 f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy"
             )
         write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
+
+    def trained_since(self, client: ClientId) -> set[str]:
+        """The models served since somebody trained one elsewhere after the desk had forgotten a client."""
+        hashes = self._suppressed()
+        key = read_key(self.folder / "suppression.key") if hashes else None
+        entries = [e for e in self.ledger.entries if e.event in ("admitted", "installed")]
+        installed = [e.fields["model"] for e in entries if e.event == "installed"]
+        left = [m for m in installed if key and key.pseudonym(f"{client} left {m}") in hashes]
+        known, since, anew = set[str](), set[str](), False
+        for entry in entries:
+            model = entry.fields["model"]
+            anew = anew or (entry.event == "admitted" and model not in known)
+            if entry.event == "installed" and model in (left or installed)[-1:]:
+                since, anew = set(), False
+            known.add(model)
+            since |= {model} if anew else set()
+        return since
 
     def _suppressed(self) -> list[str]:
         """The keyed hashes, refused unless they are as the ledger says, or as it announces them."""
