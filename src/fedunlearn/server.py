@@ -945,7 +945,7 @@ class Server:
         older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(self._training, k)}
         with record.locked(place / "lock"):
             if finished(place):
-                return concluded(place, identity, self._cipher), place
+                return replace(concluded(place, identity, self._cipher), targets=targets), place
             files = record.claim(place, record.fingerprint(begun), cipher=self._cipher)
             files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:

@@ -241,6 +241,7 @@ def course(
         tuple(client for client in request.retained if client not in progress.heard),
         noted(progress.guarded),
         None if guards is None else counts(progress.guarded),
+        request.targets,
     )
 
 
