@@ -660,26 +660,27 @@ class Server:
             self._rewind()
         end, entry = self._end, self._journal[self._steps]
         place: Path = self._folder / entry["step"]
-        differ = "" if [kind, [*targets]] == [entry["kind"], entry["targets"]] else "it is another call"
-        if entry["step"] and not differ:
+        differ, others = [], ""
+        same = [kind, [*targets]] == [entry["kind"], entry["targets"]]
+        if same and entry["step"]:
             begun, config = record.read_json(place / "experiment.json"), self._config(plan(), targets)
-            differ = "; ".join(_differences(begun, config, history=False)) or _changed(begun, config)
-            new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"]))
-            if new and not differ and kind == "train":
-                differ = f"it had no {', '.join(new)}"
-            if not differ and begun["start"] != config["start"]:
+            differ = _differences(begun, config, history=False)
+            others = _changed(begun, config)
+            if kind == "train" and (new := {*config["data"]["names"]}.difference(begun["data"]["names"])):
+                others = f"{', '.join(sorted(new))} took no part in it"
+            if not differ and not others and begun["start"] != config["start"]:
                 vars(self).update(end)
                 raise FedUnlearnError(_other_start(place))
-        if differ:
+        if differ or others or not same:
             vars(self).update(end)
             self._end = None
-            last = self._journal[-1]["step"] or "a client that joined anew"
+            last = self._journal[-1]["step"] or f"after {', '.join(self._journal[-1]['targets'])} joined anew"
             told = f"{kind} continues from the last step of {self._folder}, {last}"
-            if kind == "train":
-                why = f"because it does not repeat {place.name} ({differ})"
+            if differ and not others and kind == "train":
+                why = f"because it does not repeat {place.name} ({'; '.join(differ)})"
                 warnings.warn(f"{told}, {why}: to train from the start choose another folder", stacklevel=3)
             else:
-                LOG.info(told)
+                LOG.info("%s%s", told, others and f": it does not repeat {place.name} ({others})")
             return None
         if first and (later := sorted({*end["forgotten"]} - {*targets})):
             warnings.warn(
