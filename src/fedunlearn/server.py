@@ -901,11 +901,11 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
             record.tell_unverified([place])
         begun = record.read_json(place / "experiment.json")
         new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
-        if differ := _differences(begun, config, history=not answered):
+        if differ := _differences(begun, config):
             if answered and done:
                 raise FedUnlearnError(
-                    f"{place} has answered this request with other settings ({'; '.join(differ)}): repeat it "
-                    "with those, or choose another folder"
+                    f"{place} holds a run with other settings ({'; '.join(differ)}): repeat the request with "
+                    "those, or choose another folder"
                 )
         elif changed := _changed(begun, config):
             if stopped:
