@@ -211,6 +211,10 @@ OLDER: Mapping[str, Any] = {"shuffle": False}
 """Settings of training that earlier versions did not record, and what their steps did."""
 GROWING = ("training", "participation", "guards")
 """Settings that versions add to."""
+OTHER_START = (
+    "{} was begun with other starting weights: seed the model's initialisation with torch.manual_seed, or "
+    "choose another folder"
+)
 ANSWERED = "answered.json"
 """The requests that ``forget`` has answered in a folder, in their order."""
 
@@ -670,7 +674,7 @@ class Server:
                 others = f"{', '.join(sorted(new))} took no part in it"
             if not differ and not others and begun["start"] != config["start"]:
                 vars(self).update(end)
-                raise FedUnlearnError(_other_start(place))
+                raise FedUnlearnError(OTHER_START.format(place))
         if differ or others or not same:
             vars(self).update(end)
             self._end = None
@@ -912,20 +916,13 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
                 warnings.warn(f"{changed} since {place} was begun, so it begins anew", stacklevel=4)
         elif begun["start"] != config["start"]:
             if done or stopped:
-                raise FedUnlearnError(_other_start(place))
+                raise FedUnlearnError(OTHER_START.format(place))
         elif not (done and new):
             if new:
                 told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
                 warnings.warn(told, stacklevel=4)
             return place, begun
     raise FedUnlearnError(f"{base} has failed too often: choose another folder")
-
-
-def _other_start(place: Path) -> str:
-    return (
-        f"{place} was begun with other starting weights: seed the model's initialisation with "
-        "torch.manual_seed, or choose another folder"
-    )
 
 
 def _differences(begun: Mapping[str, Any], config: Mapping[str, Any], *, history: bool = True) -> list[str]:
