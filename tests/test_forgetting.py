@@ -16,6 +16,8 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import buffers
 from fedunlearn.methods.fedavg import Pretraining
 
+pytestmark = pytest.mark.filterwarnings("ignore:the update of site-0 was shortened")
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

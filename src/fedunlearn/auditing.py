@@ -257,6 +257,8 @@ def as_state(model: Model) -> State:
     if isinstance(model, nn.Module):
         return State(vectors.flatten(model), buffers=vectors.buffers(model))
     if isinstance(model, Outcome):
+        if model.status.failed:
+            raise FedUnlearnError(f"a model to audit comes from a run that failed: {model.reason}")
         return model.state
     if not isinstance(model, State):
         raise FedUnlearnError(

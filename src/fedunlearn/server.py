@@ -234,6 +234,10 @@ THEIR_OWN = (
     "examples are named where Server holds the data, and here the clients do: let the node serve them as a "
     "part of its own, flower.Site(…, parts={'#forget': …}), and forget 'site-3#forget'"
 )
+OTHER_START = (
+    "{} was begun with other starting weights: seed the model's initialisation with torch.manual_seed, or "
+    "choose another folder"
+)
 ANSWERED = "answered.json"
 """The requests that ``forget`` has answered in a folder, in their order."""
 
@@ -800,26 +804,27 @@ class Server:
             self._rewind()
         end, entry = self._end, self._journal[self._steps]
         place: Path = self._folder / entry["step"]
-        differ = "" if [kind, [*targets]] == [entry["kind"], entry["targets"]] else "it is another call"
-        if entry["step"] and not differ:
+        differ, others = [], ""
+        same = [kind, [*targets]] == [entry["kind"], entry["targets"]]
+        if same and entry["step"]:
             begun, config = record.read_json(place / "experiment.json"), self._config(plan(), targets)
-            differ = "; ".join(_differences(begun, config, history=False)) or _changed(begun, config)
-            new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"]))
-            if new and not differ and kind == "train":
-                differ = f"it had no {', '.join(new)}"
-            if not differ and begun["start"] != config["start"]:
+            differ = _differences(begun, config, history=False)
+            others = _changed(begun, config)
+            if kind == "train" and (new := {*config["data"]["names"]}.difference(begun["data"]["names"])):
+                others = f"{', '.join(sorted(new))} took no part in it"
+            if not differ and not others and begun["start"] != config["start"]:
                 vars(self).update(end)
-                raise FedUnlearnError(_other_start(place))
-        if differ:
+                raise FedUnlearnError(OTHER_START.format(place))
+        if differ or others or not same:
             vars(self).update(end)
             self._end = None
-            last = self._journal[-1]["step"] or "a client that joined anew"
+            last = self._journal[-1]["step"] or f"after {', '.join(self._journal[-1]['targets'])} joined anew"
             told = f"{kind} continues from the last step of {self._folder}, {last}"
-            if kind == "train":
-                why = f"because it does not repeat {place.name} ({differ})"
+            if differ and not others and kind == "train":
+                why = f"because it does not repeat {place.name} ({'; '.join(differ)})"
                 warnings.warn(f"{told}, {why}: to train from the start choose another folder", stacklevel=3)
             else:
-                LOG.info(told)
+                LOG.info("%s%s", told, others and f": it does not repeat {place.name} ({others})")
             return None
         if first and (later := sorted({*end["forgotten"]} - {*targets})):
             warnings.warn(
@@ -1046,31 +1051,24 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
             record.tell_unverified([place])
         begun = record.read_json(place / "experiment.json")
         new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
-        if differ := _differences(begun, config, history=not answered):
+        if differ := _differences(begun, config):
             if answered and done:
                 raise FedUnlearnError(
-                    f"{place} has answered this request with other settings ({'; '.join(differ)}): repeat it "
-                    "with those, or choose another folder"
+                    f"{place} holds a run with other settings ({'; '.join(differ)}): repeat the request with "
+                    "those, or choose another folder"
                 )
         elif changed := _changed(begun, config):
             if stopped:
                 warnings.warn(f"{changed} since {place} was begun, so it begins anew", stacklevel=4)
         elif begun["start"] != config["start"]:
             if done or stopped:
-                raise FedUnlearnError(_other_start(place))
+                raise FedUnlearnError(OTHER_START.format(place))
         elif not (done and new):
             if new:
                 told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
                 warnings.warn(told, stacklevel=4)
             return place, begun
     raise FedUnlearnError(f"{base} has failed too often: choose another folder")
-
-
-def _other_start(place: Path) -> str:
-    return (
-        f"{place} was begun with other starting weights: seed the model's initialisation with "
-        "torch.manual_seed, or choose another folder"
-    )
 
 
 def _differences(begun: Mapping[str, Any], config: Mapping[str, Any], *, history: bool = True) -> list[str]:
