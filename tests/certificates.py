@@ -162,6 +162,7 @@ def predicate(
     verdict: Verdict | None = Verdict.EQUIVALENT,
     grade: a.Grade = a.Grade.G1,
     late: bool = False,
+    method: str = "fedosd",
 ) -> a.Predicate:
     untested = (
         a.NotTested.BACKDOOR,
@@ -192,7 +193,7 @@ def predicate(
         model_before=a.ModelBefore(sha256="0b" * 32),
         model_after=after,
         procedure=a.Procedure(
-            method="fedosd",
+            method=method,
             options={"objective": "uce", "project": True, "decay": 0.999},
             mode="guarded",
             stages=(

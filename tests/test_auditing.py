@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from torch import nn
 import fedunlearn as fu
 from fedunlearn.core.vectors import load
 from fedunlearn.evidence import Verdict
+from fedunlearn.record import model_hash, read_json
+from fedunlearn.report import read_evidence
+from fedunlearn.report.account import conclusion
 
 
 @pytest.fixture(scope="module")
@@ -428,4 +432,93 @@ def test_a_server_audits_its_last_request(tmp_path):
     assert found.targets.keys() == {TARGET}
     assert found.targets[TARGET].original is not None
     assert found.influence["accuracy"].keys() == set(SITES)
-    assert server.audit().verdict is None
+    assert found.exact == ""
+    place = tmp_path / "1-forget-site-1-finetune"
+    assert str(found).endswith(f"Written to {place / 'evidence.json'}\nWritten to {place / 'report.html'}")
+    read = read_evidence(place)
+    assert read.sentences == found.sentences
+    assert read.models["retrained"]["sha256"] == model_hash(retrainings["retrain 1"].state)
+    assert read.models["model"] == {**read.models["model"], "made": "run", "method": "finetune"}
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory) -> tuple[fu.Server, fu.Evidence]:
+    """A request that a new model answers, and its audit by a call without arguments."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("server")
+    server = fu.Server(network(), world(), folder=folder, training=fu.LocalTraining(batch_size=62), workers=1)
+    server.train(8, 0.3)
+    server.train(2, 0.3)
+    server.forget("site-0", "retrain", rounds=10)
+    return server, server.audit()
+
+
+def test_an_audit_trains_its_own_references_once(exact):
+    server, found = exact
+    assert found.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE, Verdict.NO_SIGNAL)
+    folder = Path(found.files[0]).parent.parent
+    rows = [read_json(path) for path in sorted(folder.glob("2-compare-site-0/seed-0/*/experiment.json"))]
+    assert [row["options"] for row in rows] == [{"rounds": 10, "number": number} for number in (2, 3)]
+    assert len({row["start"] for row in rows}) == 1
+    written = {
+        path: path.stat().st_mtime_ns for path in folder.glob("2-compare-site-0/seed-0/*/*.safetensors")
+    }
+    assert len(written) >= 2
+    assert server.audit() == found
+    assert written == {path: path.stat().st_mtime_ns for path in written}
+
+
+def test_what_an_exact_method_guarantees_comes_before_the_verdict(exact):
+    _, found = exact
+    told = "This model never saw the data that was to be forgotten: retrain is exact"
+    assert str(found).startswith(told)
+    evidence, page = map(Path, found.files)
+    assert json.loads(evidence.read_text())["sentences"][0].startswith(told)
+    assert told in page.read_text()
+    assert conclusion(read_evidence(evidence.parent)).startswith(told)
+
+
+def test_a_server_that_did_not_train_the_model_asks_for_the_retrained_one(tmp_path):
+    server = fu.Server(network(), world(), folder=tmp_path, workers=1)
+    server.forget("site-0", "finetune", fu.Schedule(1, 0.01, 1, 0.01))
+    with pytest.raises(fu.FedUnlearnError, match=r"nobody knows how long a retraining takes: give audit"):
+        server.audit()
+    assert server.audit(retrained(3)).verdict is not None
+
+
+def two_of_three_labels() -> dict[str, fu.ClientData]:
+    """The target's audit set lacks a label that a third of its training examples have."""
+    held = world()[TARGET]
+    unseen = held.evaluations["audit"]
+    left = unseen.take(torch.where(unseen.y != 2)[0])
+    return {**world(), TARGET: replace(held, evaluations={**held.evaluations, "audit": left})}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_unseen_examples_with_other_labels_are_refused(workers):
+    told = r"of site-1 have other labels than the forgotten ones \(3\d%, above all label 2\).* a set 'audit'"
+    with fu.simulate(network(), two_of_three_labels(), workers=workers) as federation:
+        with pytest.raises(fu.FedUnlearnError, match=told):
+            audit(federation, retrained(3))
+        assert audit(federation, retrained(3), targets="site-0").verdict is not None
+        assert audit(federation, retrained(3), retrained=None, original=None).verdict is None
+
+
+def test_on_flower_they_are_refused_in_the_same_words():
+    pytest.importorskip("flwr")
+    from flower_apps import QUICK, grid, number_of, served
+
+    from fedunlearn.engines import flower
+
+    def site(context) -> flower.Site:
+        return flower.Site(network(), two_of_three_labels()[f"site-{number_of(context)}"])
+
+    connected = flower.connect(
+        grid(served("perceptron", site), names=SITES, nodes=3), network(), clients=3, patience=QUICK
+    )
+    told = "site-1' was not audited, it refused the job: the unseen examples of site-1 have other labels"
+    with (
+        pytest.warns(UserWarning, match="counts as missing"),
+        pytest.raises(fu.FedUnlearnError, match=f"{told} .* as in the forgotten examples$"),
+    ):
+        audit(connected, retrained(3))

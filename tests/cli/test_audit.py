@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from audits import TARGET, before, network, retrained, world
 from folders import drop
 
+from fedunlearn import Sequential, audit
+from fedunlearn.cli.audits import _target_table
 from fedunlearn.experiment import audit_run, perform, read
 from fedunlearn.record import model_hash, read_outcome, read_state
 
@@ -107,6 +110,16 @@ def test_a_run_is_audited_against_retraining(here, finished):
     }
 
 
+@pytest.mark.parametrize(("model", "told"), [(retrained(3), "no alarm"), (before(), "alarm: UNDER")])
+def test_the_hardest_tenth_raises_an_alarm_or_none(model, told):
+    found = audit(
+        Sequential(network(), world()), model, targets=TARGET, retrained=retrained(), original=before()
+    )
+    table = {line[0]: line[-1] for line in _target_table(found.targets[TARGET])}
+    assert table["model, hardest examples"] == told
+    assert table["ω⁰"] == "UNDER"
+
+
 def test_without_a_named_retraining_two_are_made_once_with_the_budget_of_omega0(here, finished):
     copies = [shutil.copytree(finished / "finetune", finished / f"copy-{number}") for number in (1, 2)]
     named = audit_run(copies[0], finished / "retrain", again=finished / "again", workers=1)
@@ -147,6 +160,7 @@ def test_twins_calibrate_where_the_data_has_room_for_them(here, finished):
 
 def test_a_retraining_is_compared_with_the_second(finished):
     found = audit_run(finished / "retrain", workers=1)
+    assert found.sentences[0].startswith("This model never saw the data that was to be forgotten: retrain")
     assert found.notes == ("The model is the first retraining, so it is compared with the second.",)
     models = evidence(finished / "retrain")["models"]
     assert models["model"]["sha256"] == read_outcome(finished / "retrain")["model_sha256"]

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("cryptography")
 from certificates import certified, keys
 
-from fedunlearn.attestation import Claim
+from fedunlearn.attestation import Claim, EndState
 from fedunlearn.evidence import Verdict
+from fedunlearn.report.certificate import certificate_page
 
 
 @pytest.fixture
@@ -33,6 +34,24 @@ def test_it_says_what_was_checked_and_what_the_claim_means(here, made):
     assert "--ledger" not in checked
     assert "--ledger" in unchecked
     assert "--model" not in result.stdout
+
+
+def test_an_exact_method_speaks_for_itself_also_in_an_old_certificate(here, tmp_path):
+    """The words follow from the signed method, so a certificate of an earlier version has them, too."""
+    made = certified(tmp_path, verdict=Verdict.INCONCLUSIVE, method="fast-retrain")
+    (tmp_path / "certificate.json").write_text(made.document)
+    (tmp_path / "controller.pub").write_bytes(made.public)
+    told = here("verify", "certificate.json", "--key", "controller.pub").stdout
+    assert "This model never saw the data that was to be forgotten: fast-retrain is exact" in " ".join(
+        told.split()
+    )
+    assert made.predicate.exact in certificate_page(made.document)
+    for other in (
+        certified(tmp_path / "fedosd"),
+        certified(tmp_path / "stopped", method="retrain", end_state=EndState.GUARD_STOP),
+    ):
+        assert not other.predicate.exact
+        assert "This model never saw" not in certificate_page(other.document)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedunlearn import (
     Sequential,
     State,
 )
-from fedunlearn.client.audit import NUMBERS, audit_job, unpacked, unpacked_counts
+from fedunlearn.client.audit import NUMBERS, audit_job, require_one_mix, unpacked, unpacked_counts
 from fedunlearn.client.outputs import RIDGE, Outputs, probe
 from fedunlearn.core.vectors import buffers, flatten, load
 from fedunlearn.evidence import Scores, compare, hardest
@@ -333,3 +333,15 @@ def test_impossible_counts_are_refused(numbers):
 def test_impossible_comparisons_are_refused(numbers):
     with pytest.raises(FedUnlearnError, match="sent AUCs that are not between 0 and 1, or counts"):
         unpacked(torch.tensor(numbers))
+
+
+@pytest.mark.parametrize("size", [30, 100, 1000])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_labels_that_were_drawn_alike_are_taken_and_others_refused(size, classes):
+    random = torch.Generator().manual_seed(size + classes)
+    for _ in range(10):
+        shares = torch.rand(classes, generator=random)
+        labels = shares.multinomial(2 * size, replacement=True, generator=random)
+        require_one_mix("site-1", *labels.split(size))
+    with pytest.raises(FedUnlearnError, match=r"\(100%, above all label 0\), so there can be no verdict"):
+        require_one_mix("site-1", *torch.arange(2 * size).div(size, rounding_mode="floor").split(size))
