@@ -23,13 +23,18 @@ from desks import (
     first_model,
     make,
     opened,
+    production,
     repeatable,
+    trained,
 )
 from erasures import controller_key
+from safetensors.torch import load
 
 from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, sign
+from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Case, Desk, Standing, purge, receive
 from fedunlearn.erasure.reception import identify
+from fedunlearn.record.files import tensor_bytes
 
 DAY = 24 * 3600
 WAITING = "site-2"
@@ -283,3 +288,23 @@ def test_a_nonce_is_used_once(desk):
     fields = json.loads(base64.b64decode(json.loads(document(WAITING))["payload"]))
     longer = signed({**fields, "expires": fields["expires"] + 1}, WAITING)
     assert refused(desk, longer) is Refusal.REPLAYED
+
+
+def test_a_client_that_has_joined_anew_is_forgotten_again_about_the_model_trained_since(desk):
+    def ask(number: int) -> Case:
+        return answer(desk, document(TARGET, number, module_hash(production(desk))))
+
+    purged(desk)
+    with pytest.raises(Refused, match="forgotten already: where it has joined anew"):
+        ask(1)
+    anew = {name: 1.01 * tensor for name, tensor in load(trained()).items()}  # by a training elsewhere
+    (desk.folder / "model.safetensors").write_bytes(tensor_bytes(anew))
+    other = document("site-10", 0, module_hash(production(desk)))
+    assert answer(desk, other, client="site-10").standing is Standing.PURGED
+    with pytest.raises(Refused, match="forgotten already"):
+        receive(desk, document(TARGET, 2), module_hash(production(desk)))  # about the model before it left
+    case = ask(3)
+    assert case.standing is Standing.PURGED
+    assert case.last("admitted").fields["retained"] == 2  # site-10 stays away
+    with pytest.raises(Refused, match="forgotten already"):
+        ask(4)
