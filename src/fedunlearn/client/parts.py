@@ -53,9 +53,11 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
                 raise FedUnlearnError("some of them have been forgotten already: leave those out")
             if len(left) <= size(sets.get("canary-in", ())):
                 raise FedUnlearnError("these are all that it holds, so name it as a target instead")
-            found[client] = ClientData(part(train, tensor(left)), sets)
+            found[client] = ClientData(part(train, tensor(left), shuffled=True), sets)
             for name, rows in own.items():
-                found[name] = ClientData(named := part(train, rows), {**plain, "forget": named})
+                found[name] = ClientData(
+                    named := part(train, rows, shuffled=True), {**plain, "forget": named}
+                )
         except FedUnlearnError as error:
             raise FedUnlearnError(f"examples of {client!r}: {error}") from None
     return found
