@@ -41,6 +41,7 @@ controller_key = "controller.key"
 model = "model.safetensors"
 method = "fedosd"
 smallest = 32
+floor = 1.0
 {{more}}
 
 [schedule]

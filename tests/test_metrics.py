@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedunlearn.core import Outcome, State, Status
-from fedunlearn.core.scores import forgetting_key, utility_key
+from fedunlearn.core.scores import forgetting_key, headline, utility_key
 from fedunlearn.measure.metrics import METRICS, metric
 
 ROWS = [
@@ -62,6 +62,21 @@ def test_what_is_remembered_and_what_is_kept_are_found_in_any_task():
     assert utility_key(["r_seen", "r_acc_worst", "r_acc client-1"]) is None
     assert utility_key(["r_seen", "r_mse_std", "r_mse"]) == "r_mse"
     assert forgetting_key(["distance"]) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"),
+    [
+        (["loss_target", "asr", "r_acc"], ["asr", "r_acc"]),
+        (["target_acc", "r_acc", "forget_acc", "loss_target", "train_loss_target"], ["loss_target", "r_acc"]),
+        (["target_acc", "r_acc", "forget_acc"], ["forget_acc", "r_acc"]),
+        (["target_acc", "r_acc", "train_loss_target"], ["train_loss_target", "r_acc"]),
+        (["target_acc", "r_acc"], ["r_acc"]),
+        (["train_loss_target", "distance"], []),
+    ],
+)
+def test_a_line_is_headed_by_what_shows_forgetting(keys, shown):
+    assert headline(keys) == shown
 
 
 @pytest.mark.parametrize(

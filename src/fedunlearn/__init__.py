@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .driver import Above, Below, Conflicts, Guards, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
     from .evidence import Relearning
-    from .methods import Averaging, Pretraining, Schedule
+    from .methods import Averaging, Pretraining, Schedule, recommend
     from .relearning import relearn
     from .server import ForgettingFailed, Server, forget, pretrain
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
@@ -83,7 +83,7 @@ _MODULES = {
     "core.vectors": ("flatten", "load", "shapes"),
     "driver": ("Above", "Below", "Conflicts", "Guards", "Participation", "unlearn"),
     "engines": ("Parallel", "Sequential", "simulate"),
-    "methods": ("Averaging", "Pretraining", "Schedule", "method"),
+    "methods": ("Averaging", "Pretraining", "Schedule", "method", "recommend"),
     "models": ("model",),
     "evidence": ("Relearning",),
     "relearning": ("relearn",),
@@ -146,6 +146,7 @@ __all__ = [
     "model",
     "module_hash",
     "pretrain",
+    "recommend",
     "relearn",
     "request_erasure",
     "shapes",

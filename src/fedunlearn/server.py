@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from . import record
-from .auditing import Evidence, Model, audit
+from .auditing import Evidence, Model, as_state, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
 from .client.parts import Parts, divided, parts_of, remembered
@@ -371,8 +371,8 @@ class Server:
         """The clients that were forgotten, in the order of their requests."""
         self._examples: Parts = {}
         """The examples that were forgotten, by virtual client."""
-        self._last: tuple[tuple[ClientId, ...], State] | None = None
-        """The targets of the last request, and the model before it."""
+        self._last: tuple[tuple[ClientId, ...], dict[str, Any], Path, str] | None = None
+        """The targets of the last request, what was known before it, its folder and its method."""
         self._given = self._memory()
         self._journal = _journal(self._folder)
         self._recall()
@@ -560,27 +560,65 @@ class Server:
     ) -> Evidence:
         """Asks the clients whether the last request was answered as well as by retraining.
 
-        ``compare`` makes the retrained model before the request, with method ``retrain`` and ``rounds`` as
-        long as training; with ``number=2`` it makes a second one, ``again``. The targets of the request must
-        still be there. See ``fedunlearn.audit``.
+        Without ``retrained``, it first makes the rows ``retrain 2`` and ``retrain 3`` of ``compare``, from
+        before the request and as long as ``train`` took, unless they are there. The targets must still be
+        present. Evidence and page are written to the folder of the request. See ``fedunlearn.audit``.
         """
+        from .report import collect, write_report
+
         if self._last is None:
             raise FedUnlearnError(
                 "nothing has been forgotten yet, so there is nothing to audit: forget first"
             )
-        targets, before = self._last
+        targets, earlier, place, method = self._last
+        before = copy.copy(self)
+        vars(before).update(earlier, _end=None)
+        if retrained is None:
+            parts = {
+                part.partition("#")[0]: self._examples[part] for part in targets if part in self._examples
+            }
+            retrained, again = before._retrained(None if parts else targets, parts or None)
         asked = (*self.clients, *targets)
         with self._engine(asked) as federation:
-            return audit(
+            found = audit(
                 federation,
                 self.state,
                 targets=targets,
                 retrained=retrained,
-                original=before,
+                original=before.state,
                 again=again,
                 references=references,
                 clients=asked,
+                method=method,
             )
+        models = {"model": self.state, "retrained": retrained, "original": before.state, "again": again}
+        models |= {f"reference {number}": each for number, each in enumerate(references, 1)}
+        used = {name: {"sha256": record.model_hash(as_state(each))} for name, each in models.items() if each}
+        used["model"] |= {"made": "run", "method": method}
+        with record.locked(place / "lock"):
+            content = record.json_bytes({**found.as_dict(), "models": used})
+            record.claim(place).write({"evidence.json": content})
+        files = [str(place / "evidence.json")]
+        try:
+            files.append(str(write_report(collect([place]), place / "report.html")))
+        except FedUnlearnError as error:
+            warnings.warn(f"no page is written ({error}); then: fedunlearn report {place}", stacklevel=2)
+        return replace(found, files=tuple(files))
+
+    def _retrained(
+        self, targets: tuple[ClientId, ...] | None, examples: Mapping[ClientId, Any] | None
+    ) -> list[Outcome]:
+        """Two models trained without the targets, as long as the present one."""
+        if not self._rounds:
+            raise FedUnlearnError(
+                "this server has not trained the model, so nobody knows how long a retraining takes: give "
+                "audit a model that was trained as long without the targets, see Server.compare"
+            )
+        rows = {f"retrain {n}": {"method": "retrain", "rounds": self._rounds, "number": n} for n in (2, 3)}
+        made = [*self.compare(targets, rows, examples=examples).values()]
+        if failed := [outcome for outcome in made if outcome.status.failed]:
+            raise ForgettingFailed(failed[0])
+        return made
 
     @contextmanager
     def _asked(
@@ -752,7 +790,7 @@ class Server:
 
     def _move_on(self, entry: Mapping[str, Any], state: State | None) -> None:
         """Takes over what a completed step leaves behind."""
-        targets, place = tuple(entry["targets"]), self._folder / entry["step"]
+        targets, place, earlier = tuple(entry["targets"]), self._folder / entry["step"], self._memory()
         self._steps += 1
         if state is None:
             self.forgotten = tuple(client for client in self.forgotten if client not in targets)
@@ -768,8 +806,9 @@ class Server:
         else:
             self.anchors = (*self.anchors, self.state.params)
             self.forgotten = (*self.forgotten, *targets)
-            self._last = targets, self.state
             self.history = self.history.without(targets)
+            earlier |= {"history": self.history, "_last": None}
+            self._last = targets, earlier, place, begun["method"]
             self._examples = remembered(self._examples, begun, self._data)
             self._trained = (self._trained and self._trained | heard).difference(targets)
         self.state = State(state.params, buffers=state.buffers)
@@ -873,7 +912,7 @@ class Server:
                 for c, each in held.items()
             },
         }
-        own_code = isinstance(self._federation, Selective)
+        own_code, training = isinstance(self._federation, Selective), asdict(self._training)
         frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
         # Of the history, what is left after the request: its rows of the targets are deleted then.
         history = self.history.without(targets).tensors()
@@ -886,7 +925,7 @@ class Server:
             "start": self._start or record.model_hash(self.state),
             "data": data,
             # Clients with their own code choose their epochs and batches themselves.
-            "training": {"decay": self._training.decay} if own_code else asdict(self._training),
+            "training": {k: v for k, v in training.items() if k in ("decay", "shuffle") or not own_code},
             "participation": asdict(self._participation),
             "task": described(self._task),
             **({"frozen": record.digest(frozen)} if frozen else {}),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from fedunlearn.cli.progress import Display, duration
 from fedunlearn.core import Event, Progress, State, Status
+from fedunlearn.driver import log_rounds
 from fedunlearn.methods import Schedule
 from fedunlearn.methods.fedavg import Pretraining
 from fedunlearn.methods.fedosd import fedosd
@@ -208,3 +210,46 @@ def test_many_runs_share_one_display():
     assert "24/24" in last
     assert "seed-1/puf" in last
     assert last.count("unlearning") == 1
+
+
+STOP = "unlearning ended in round 3 of 4: the next step [of it] would harm site-1"
+
+
+def ended(phase, done, status=Status.DONE, reason=STOP, stopped=STOP):
+    """The last event of a phase, with what guards have stopped so far."""
+    found = event(phase, done, **SCORES).progress
+    progress = replace(
+        found, state=found.state.halt(status, reason), guarded=replace(found.guarded, stopped=stopped)
+    )
+    return Event(progress, PHASES, event(phase, done, **SCORES).metrics)
+
+
+def test_a_stop_by_guards_is_told_at_once_with_what_is_left(caplog):
+    events = start(), event(0, 1), ended(0, 2), ended(1, 2, Status.RUNNING, reason="")
+    told = (
+        f"stopped by guards: {STOP}. The request may fail, which 3 more rounds will show: let them run, or "
+        "stop now (Ctrl-C, or flwr stop)"
+    )
+    lines = plain(*events, seconds=10.0)
+    assert lines.index(told) == 3
+    assert lines[2].startswith("unlearning 2/4")
+    assert len(lines) == 5
+    with caplog.at_level("INFO", logger="fedunlearn"):
+        log = log_rounds()
+        for each in events:
+            log(each)
+    assert [record.message == told for record in caplog.records] == [False, False, False, True, False]
+    assert [record.message.endswith("; stopped by guards") for record in caplog.records[2:]] == [1, 0, 1]
+
+
+def test_a_failed_round_is_told_with_its_reason(caplog):
+    failed = ended(1, 1, Status.MISSING_REPLY, "nobody answered", stopped="")
+    told = "post-training failed (missing_reply): nobody answered"
+    assert plain(start(), failed)[-1] == told
+    with caplog.at_level("INFO", logger="fedunlearn"):
+        log = log_rounds()
+        for each in (start(), event(0, 1), failed):
+            log(each)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "INFO", "WARNING"]
+    assert caplog.records[-1].message == told
+    assert [" left" in record.message for record in caplog.records] == [False, True, False, False]

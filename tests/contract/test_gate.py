@@ -238,7 +238,8 @@ def test_where_only_a_stranger_answers_the_reason_is_that_of_the_clients():
     outcome = unlearn(phases("fedosd", SHORT), request(), Deserted())
     assert outcome.status is Status.MISSING_REPLY
     assert outcome.reason == (
-        "nobody answered in round 1 of unlearning (site-1 did not answer): bring it back and resume"
+        "0 of 4 clients sent what can be used in round 1 of unlearning: site-1, site-0, site-2, site-3, "
+        "site-4 (absent: did not answer): resume later, when they are back"
     )
 
 

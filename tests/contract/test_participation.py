@@ -127,7 +127,8 @@ def test_where_fewer_answer_than_the_minimum_the_run_can_be_resumed():
     outcome = unlearn(phases("fedosd"), request(), few, listeners=[heard.append], **given)
     assert outcome.status is Status.MISSING_REPLY
     assert outcome.reason == (
-        "2 of 4 clients answered in round 2 of unlearning, and the minimum is 3: resume later"
+        "2 of 4 clients sent what can be used in round 2 of unlearning, and the minimum is 3: "
+        "site-0, site-2 (absent: is switched off): resume later, when they are back"
     )
     back = unlearn(phases("fedosd"), request(), Quadratics(), resume=heard[-1].progress, **given)
     assert torch.equal(back.params, unlearn(phases("fedosd"), request(), Quadratics()).params)

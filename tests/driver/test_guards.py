@@ -68,15 +68,15 @@ def test_without_cheats_guards_change_no_bit(name):
     assert all("backdoor still works" in each for each in guarded.warnings)
 
 
-def test_without_guards_nothing_is_tried_and_nothing_noted():
-    federation = Quadratics()
-    outcome = unlearn(phases("fedosd", SHORT), request(), federation)
-    assert outcome.warnings == ()
+def test_without_guards_the_outcome_still_tells_that_nothing_was_forgotten():
+    outcome = unlearn(phases("fedosd", SHORT), request(), Quadratics())
+    (told,) = outcome.warnings
+    assert told.startswith("the targets' backdoor still works")
+    assert outcome.guards is None
 
 
 REFUSED = {
     "a hundred times too long": (scaled(100), Reason.NORM),
-    "zero": (idle, Reason.NORM),
     "the same again": (stale, Reason.REPLAY),
     "the target's": (copied_from(TARGET), Reason.COPY),
     "the target's with noise": (copied_from(TARGET, 0.05), Reason.COPY),
@@ -96,7 +96,28 @@ def test_a_refused_update_is_as_good_as_none(what):
         phases("fedosd", SHORT), request(), Quadratics(absent={BAD: refused}), guards=Guards(utility=False)
     )
     assert equal(tensors(outcome.state), tensors(missing.state))
-    assert any(f"an update of {BAD} was refused ({reason})" in each for each in outcome.warnings)
+    detail = next(replies.missing[BAD].detail for replies in seen if BAD in replies.missing)
+    assert f"{BAD} was left out of {len(refused)} of 6 rounds: {detail}" in outcome.warnings
+
+
+def test_an_honest_update_of_zero_is_used_and_told_of():
+    outcome, seen = run({BAD: idle})
+    assert not any(replies.missing for replies in seen)
+    assert f"{BAD} sent an update that is practically zero (6 times)" in outcome.warnings
+
+
+@pytest.mark.parametrize("attack", [copied_from(TARGET), scaled(100), scaled(1e-9)])
+def test_a_rule_that_would_refuse_half_of_the_clients_refuses_nobody(attack):
+    _, seen = run({BAD: attack, VICTIM: attack}, guards=Guards(utility=False))
+    assert not any(replies.missing for replies in seen[:1])
+
+
+def test_more_data_may_make_a_longer_update():
+    def larger(seen):
+        return replace(seen.sends(seen.own.moved * 30), examples=20 * seen.own.examples)
+
+    assert not any(replies.missing for replies in run({BAD: larger})[1][:1])
+    assert run({BAD: scaled(30)})[1][0].missing[BAD].reason is Reason.NORM
 
 
 def test_two_honest_clients_of_which_the_model_does_not_move_may_repeat_themselves():
@@ -160,31 +181,29 @@ def test_no_honest_client_ends_beyond_the_limit(lie):
     free = unlearn(phases("ascent", schedule), request(), Attacked(Quadratics(), attack))
     assert losses(free)[VICTIM] > 10 * limit(VICTIM, 0.5)
     outcome, _ = run(attack, phases=phases("ascent", schedule), guards=Guards(harm=0.5, budget=1e9), lie=lie)
-    assert outcome.status is Status.GUARD_STOP
+    assert "unlearning ended in round 5 of 40: the next step would harm" in " ".join(outcome.warnings)
     assert all(losses(outcome)[c] <= limit(c, 0.5) * (1 + 1e-5) for c in CLIENTS if c != TARGET)
     assert "a step of unlearning was halved" in " ".join(outcome.warnings)
 
 
-def test_a_stop_keeps_the_last_admitted_model_and_resumes():
+@pytest.mark.parametrize("until", [5, 99])
+def test_harmful_steps_of_post_training_are_left_out_and_three_in_a_row_end_it(until):
+    """The client lies in exchanges five and six, or for ever."""
+    attack = only_after(POST + 1, lambda seen: seen.sends(seen.own.moved * (-9 if lying(seen) else 1)))
+
+    def lying(seen):
+        return seen.federation.trainings <= until
+
     heard: list[Event] = []
     outcome, _ = run(
-        {BAD: only_after(POST + 1, scaled(-9.0))},
+        {BAD: attack},
         guards=Guards(harm=0.01, norm=1e9, halvings=2),
         listeners=[heard.append],
         phases=phases("fedosd", replace(SHORT, recover_rounds=30, recover_lr=0.3)),
     )
-    assert outcome.status is Status.GUARD_STOP
-    assert torch.equal(outcome.params, heard[-2].progress.state.params)
-    assert not torch.equal(outcome.params, request().params)
-    assert "even halved 2 times" in outcome.reason
-    later = unlearn(
-        phases("fedosd", replace(SHORT, recover_rounds=30, recover_lr=0.3)),
-        request(),
-        Quadratics(),
-        guards=Guards(harm=10.0),
-        resume=heard[-1].progress,
-    )
-    assert later.status is Status.DONE
+    assert outcome.metrics[-1]["elapsed"] == (7 if until == 99 else 33)
+    assert torch.equal(heard[6].progress.state.params, heard[5].progress.state.params)
+    assert ("post-training ended in round 5 of 30" in " ".join(outcome.warnings)) is (until == 99)
 
 
 def test_a_step_that_is_halved_moves_half_as_far():
@@ -374,22 +393,69 @@ def ended(resume=None, listeners=(), attacks=WILD, schedule=FIVE, **options):
     )
 
 
-def test_a_stop_in_unlearning_keeps_the_last_admitted_model_and_post_training_repairs_it():
+def test_unlearning_ends_before_a_step_that_harms_and_post_training_repairs_the_model():
     events: list[Event] = []
     outcome = ended(listeners=[events.append])
-    kept = next(event for event in events if event.metrics.get("status") == Status.GUARD_STOP)
+    kept = next(event for event in events if event.metrics.get("status") == Status.DONE)
     assert kept.progress.state.round == 2
     assert torch.equal(kept.progress.state.params, events[2].progress.state.params)
     assert not torch.equal(kept.progress.state.params, request().params)
     assert [row["stage"] for row in outcome.metrics] == ["start"] + 3 * ["unlearning"] + 4 * ["post-training"]
-    assert outcome.status is Status.GUARD_STOP
-    assert outcome.status.failed
-    assert outcome.reason == kept.metrics["reason"]
     assert outcome.guards is not None
     assert outcome.guards["stopped:harm"] == 1
     two = ended(attacks={}, schedule=Schedule(2, 0.05, 4, 0.05))
     assert two.status is Status.DONE
     assert equal(tensors(outcome.state), tensors(two.state))  # as if unlearning had been that short
+
+
+def test_the_run_fails_only_where_it_ends_badly():
+    """Here the backdoor still works; where it does not, the same run is done, and tells of its early end."""
+    outcome = ended()
+    assert outcome.status is Status.GUARD_STOP
+    assert outcome.reason.startswith(kept := str(outcome.metrics[3]["reason"]))
+    assert outcome.reason == f"{kept}; and {outcome.warnings[-1]}"
+
+    class Forgetful(Quadratics):
+        def measured(self, client, params):
+            moved = not torch.equal(params, request().params)
+            return {"test": {"accuracy": Mean(0.9, 1)}, "backdoor": {"accuracy": Mean(1.0 - moved, 1)}}
+
+    well = unlearn(
+        phases("fedosd", FIVE), request(), Attacked(Forgetful(), WILD), guards=STRICT, evaluate_every=9
+    )
+    assert (well.status, well.warnings) == (Status.DONE, (kept,))
+
+
+@pytest.mark.parametrize(
+    ("after", "floor", "status", "told"),
+    [
+        (0.85, None, Status.DONE, True),
+        (0.85, 0.1, Status.DONE, True),
+        (0.75, 0.1, Status.HARMED, True),
+        (0.75, None, Status.DONE, True),
+        (0.88, 0.1, Status.DONE, False),
+    ],
+)
+@pytest.mark.parametrize("score", ["accuracy", "loss"])
+def test_a_model_that_costs_the_retained_clients_more_than_the_floor_is_a_failure(
+    score, after, floor, status, told
+):
+    class Worse(Quadratics):
+        def measured(self, client, params):
+            value = 0.9 if torch.equal(params, request().params) else after
+            mean = {"accuracy": Mean(value, 1), "loss": Mean(1 + 5 * (0.9 - value), 1)}
+            return {"test": {score: mean[score]}}
+
+    events: list[Event] = []
+    outcome = unlearn(phases("finetune", FIVE), request(), Worse(), floor=floor, listeners=[events.append])
+    assert outcome.status is status
+    assert any("worse off than before" in each for each in outcome.warnings) is told
+    assert status.failed is bool(outcome.reason)
+    assert not torch.equal(outcome.params, request().params)
+    again = unlearn(
+        phases("finetune", FIVE), request(), Quadratics(), floor=floor, resume=events[-1].progress
+    )
+    assert (again.status, again.reason, again.warnings) == (status, outcome.reason, outcome.warnings)
 
 
 def test_a_run_that_was_stopped_by_guards_resumes_to_the_same_bits_and_stays_failed():
@@ -415,20 +481,21 @@ def test_a_run_that_guards_have_stopped_is_not_tried_again():
     assert equal(tensors(again.state), tensors(whole.state))
 
 
-def test_a_repair_that_fails_tells_both_reasons_and_can_be_tried_again():
+def test_a_repair_that_fails_can_be_tried_again():
     events: list[Event] = []
     whole = ended()
     everybody = {client: [5] for client in CLIENTS}
     broken = ended(absent=everybody, listeners=[events.append])
-    assert broken.status is Status.GUARD_STOP
-    assert whole.reason in broken.reason
-    assert "then missing_reply: nobody answered" in broken.reason
+    assert broken.status is Status.MISSING_REPLY
+    assert "resume later" in broken.reason
+    assert whole.metrics[3]["reason"] in broken.warnings
     assert equal(tensors(ended(resume=events[-1].progress).state), tensors(whole.state))
 
 
 def test_a_stop_without_post_training_is_final_too():
     events: list[Event] = []
     whole = ended(listeners=[events.append], schedule=Schedule(5, 0.05, 0, 0.05))
+    assert whole.status is Status.GUARD_STOP
     again = ended(resume=events[-1].progress, attacks={}, schedule=Schedule(5, 0.05, 0, 0.05))
     assert again.metrics == ()
     assert (again.status, again.reason) == (whole.status, whole.reason)

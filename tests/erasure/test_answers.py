@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -23,10 +25,13 @@ from desks import (
 )
 
 from fedunlearn import FedUnlearnError, flatten
+from fedunlearn.auditing import Evidence, TargetEvidence
+from fedunlearn.cli import erasures
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Standing, against_retraining, conclusion, erase, purge, receive
 from fedunlearn.erasure.certificate import read_certificate, verify
 from fedunlearn.erasure.sealing import Key
+from fedunlearn.evidence.verdicts import Influence, Scores, no_verdict
 from fedunlearn.record import write_tensors
 from fedunlearn.server import Server, read_history
 
@@ -57,7 +62,7 @@ def tried(folder, case, there=None, **options):
 def failed(folder, case, monkeypatch, **options):
     """Answers a request whose evidence speaks against it."""
     with monkeypatch.context() as patch:
-        patch.setattr(conclusion, "_end", lambda outcome, evidence: Standing.ESCALATED)
+        patch.setattr(conclusion, "_reason", lambda outcome, evidence, floor: "not-forgotten")
         case = tried(folder, case, **options)
     assert case.standing is Standing.ESCALATED
     return case
@@ -85,6 +90,50 @@ def test_a_request_that_was_escalated_is_tried_again_with_other_settings(folder,
     assert case.standing is Standing.CERTIFIED
     events = [entry.event for entry in case.entries]
     assert events.count("admitted") == events.count("unlearning") == case.attempt == 2
+
+
+def test_a_model_that_costs_more_than_the_floor_is_not_installed(folder):
+    change(folder, '"fedosd"', '"fast-retrain"')
+    change(folder, "recover_rounds = 3", "recover_rounds = 0")
+    change(folder, "unlearn_rounds = 3", "unlearn_rounds = 1")
+    change(folder, "floor = 1.0\n", "")
+    before = (folder / "model.safetensors").read_bytes()
+    case = tried(folder, received(folder))
+    told = case.last("escalated").fields
+    assert (told["reason"], told["claim"]) == ("harmed", "ESCALATED")
+    assert (folder / "model.safetensors").read_bytes() == before
+
+    (folder / "desk.toml").write_text("floor = 1.0\n" + (folder / "desk.toml").read_text())
+    case = tried(folder, case)
+    assert case.standing is Standing.CERTIFIED
+    assert (folder / "model.safetensors").read_bytes() != before
+    document = read_certificate(opened(folder).place(case.id) / "certificate.json")
+    safety = verify(document, folder / "controller.pub").predicate.safety
+    measures = case.last("verified").fields["measures"]
+    assert safety.accuracy_before == round(measures["r_acc_before"], 2)
+    assert safety.accuracy_after == round(measures["r_acc"], 2) < safety.accuracy_before - 0.1
+    assert safety.guard_events["accuracy-lost"] == 1
+    shown = erasures._standing(case)
+    assert re.fullmatch(r"certified \([A-Z_]+, R-Acc \d\d\.\d% → \d\d\.\d%\)", shown)
+
+
+@pytest.mark.parametrize("lost", [0.48, 0.52])
+def test_an_audit_that_finds_retained_clients_worse_than_retrained_ones_counts(folder, monkeypatch, lost):
+    change(folder, "floor = 1.0", "floor = 0.5")
+    evidence = Evidence({}, {"accuracy": {"site-2": Influence(0.3, 0.3 + lost, -lost, None, None)}}, {})
+    target = TargetEvidence(no_verdict(Scores([1.0] * 9, [1.0] * 9)))
+    evidence = replace(evidence, targets={TARGET: target})
+    case = tried(folder, received(folder), auditor=lambda after, before: evidence)
+    assert (case.standing is Standing.ESCALATED) == (lost > 0.5)
+
+
+def test_the_next_step_works_at_this_desk(folder):
+    """It has no simulation: the commands reach no federation of its own."""
+    case = received(folder)
+    assert case.next_step == opened(folder).case(case.id).next_step
+    assert case.next_step.endswith("then the run of your ServerApp that calls erasure.erase (flwr run)")
+    change(folder, "[schedule]", '[simulation]\nexperiment = "experiment.toml"\n[schedule]')
+    assert opened(folder).case(case.id).next_step.endswith("then fedunlearn erase")
 
 
 def test_every_attempt_is_planned(folder, monkeypatch):

@@ -309,6 +309,13 @@ def test_buckets():
     ]
 
 
+def test_a_certificate_of_version_0_2_still_verifies():
+    document = read_certificate(Path(__file__).parent / "certificate-0.2.json").strip()
+    found = verify(document, keys(1)[1])
+    assert found.predicate.claim.claim is Claim.BEHAVIOURALLY_EQUIVALENT
+    assert found.predicate.safety.accuracy_before is None
+
+
 def test_every_kind_of_certificate_verifies(tmp_path):
     for number, (end_state, verdict) in enumerate((e, v) for e in EndState for v in (None, *Verdict)):
         made = certified(tmp_path / str(number), end_state=end_state, verdict=verdict)

@@ -48,9 +48,9 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.driver import Guards
 from fedunlearn.engines import flower
-from fedunlearn.erasure.choice import recommend
 from fedunlearn.erasure.plan import Plan, make_plan
 from fedunlearn.erasure.prospects import bucket
+from fedunlearn.methods import recommend
 from fedunlearn.methods.fedavg import Pretraining
 
 NEVER = 10**9
@@ -419,17 +419,36 @@ def test_a_verdict_needs_the_target_a_retraining_and_examples():
 
 def test_a_method_is_chosen_by_what_is_known_of_the_target():
     plain = request(history=History())
-    assert recommend(plain)[0] == "fast-retrain"
-    assert recommend(plain, poisoned=True, trusted=True)[0] == "fedosd"
-    assert recommend(plain, poisoned=True)[0] == "fast-retrain"
-    assert recommend(plain, poisoned=True, trusted=True, gone=True)[0] == "fast-retrain"
-    assert recommend(request())[0] == "knot"
-    assert recommend(request(history=recorded().only({"slice"})))[0] == "sisa"
-    for facts in ({}, {"gone": True}, {"poisoned": True}, {"poisoned": True, "trusted": True}):
-        assert "docs/evidence/results.md" in recommend(plain, **facts)[1]
+    backdoor = {"poisoned": True, "trusted": True}
+    assert recommend().method == "fast-retrain"
+    assert recommend().options == {"until_recovered": True}
+    assert recommend(**backdoor).method == "fedosd"
+    assert recommend(poisoned=True, trusted=False).method == "fast-retrain"
+    assert recommend(**backdoor, gone=True).method == "fast-retrain"
+    assert recommend(recorded=request().history.kinds).method == "knot"
+    assert recommend(recorded={"slice"}).method == "sisa"
+    for facts in ({}, {"gone": True}, {"poisoned": True, "trusted": False}, backdoor):
+        assert "docs/evidence/results.md" in recommend(**facts).reason
     plan = make_plan(Quadratics(), plain, None, SCHEDULE, gone=True)
     assert plan.method == "fast-retrain"
     assert "asks nothing of it" in plan.why
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds", "told"), [("retrain", 4, True), ("retrain", 5, False), ("not", 4, False)]
+)
+def test_a_new_model_with_far_fewer_rounds_than_the_present_one_is_a_caution(name, rounds, told):
+    plain, schedule = request(history=History()), Schedule(1, 0.1, rounds - 1, 0.1)
+    said = f"the new model gets {rounds} rounds at most, and the present one had 10"
+    for asked, trained in ((plain, 10), (replace(plain, history=heard(10)), None)):
+        plan = make_plan(Quadratics(), asked, name, schedule, trained=trained)
+        assert any(caution.startswith(said) for caution in plan.cautions) == told
+    assert not any("at most, and" in each for each in make_plan(Quadratics(), plain, name, schedule).cautions)
+
+
+def heard(rounds: int) -> History:
+    """What as many rounds record."""
+    return History({"norms": {client: torch.ones(rounds, 1) for client in CLIENTS}})
 
 
 def test_a_plan_is_json_and_sentences():

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..core import FedUnlearnError, Reason, Stage, Status
 from ..evidence import Verdict
+from ..evidence.measures import exact_sentence
 from .words import (
     Artefact,
     Backups,
@@ -48,6 +49,7 @@ Sentence = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,400}$")]
 Time = Annotated[int, Field(ge=0, lt=253_402_300_800)]  # the year 10000
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Length = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Option = bool | int | float | Code
 
 
@@ -155,6 +157,9 @@ class Safety(Section):
     """Between a step and an update of a retained client."""
     displacement: Length | None = None
     """Euclidean distance of the model after to the model before."""
+    accuracy_before: Share | None = None
+    """Of the retained clients, each on its own test data: their mean with the model before."""
+    accuracy_after: Share | None = None
 
 
 class Range(Section):
@@ -319,6 +324,11 @@ class Predicate(Section):
     environment: Environment
     ledger: LedgerHead
     notices: Notices
+
+    @property
+    def exact(self) -> str:
+        """What follows from the method alone, if it is exact and ran to its end; else nothing."""
+        return exact_sentence(self.procedure.method) if self.claim.end_state is EndState.CERTIFIED else ""
 
     @model_validator(mode="after")
     def _follows(self) -> Predicate:

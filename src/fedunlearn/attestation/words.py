@@ -322,6 +322,7 @@ class GuardEvent(Worded):
     HALVED = "step-halved", "a step that would have harmed a retained client was halved"
     STOPPED = "stopped", "the run was stopped to protect the retained clients"
     NOT_FORGOTTEN = "not-forgotten", "the measures of the run do not show forgetting"
+    LOST = "accuracy-lost", "the retained clients lost more than 3 points of accuracy"
     UNTRIED = "not-tried", "steps could not be tried before they were taken"
     UNMEASURED = "not-measured", "nothing was measured of the client in the run"
     OTHER = "other", "another event"

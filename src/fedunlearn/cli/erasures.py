@@ -110,6 +110,7 @@ def plan(
             world.model,
             gone=gone,
             retrainings=world.retrainings,
+            trained=world.training_rounds,
         )
     print_plan(found)
     if world.retrainings:
@@ -187,6 +188,8 @@ def requests(folder: DeskFolder) -> None:
         from ..erasure.practice import production_model
 
         out.print(f"\nmodel     {module_hash(production_model(opened))}", soft_wrap=True)
+    elif installed := [entry for entry in opened.ledger.entries if entry.event == "installed"]:
+        out.print(f"\nmodel     {installed[-1].fields['model']}", soft_wrap=True)
 
 
 def purge(
@@ -232,12 +235,18 @@ def _text(path: Path) -> str:
 
 
 def _standing(case: Case) -> str:
-    """The state, with the reason of a refusal, the claim, or that the client has withdrawn."""
+    """The state with claim and reason, what the retained clients lost, or that the client has withdrawn."""
+    from ..erasure.certifying import NOTICEABLE
+
     if case.withdrawn:
         return f"{case.standing} (withdrawn)"
     told = [entry.fields for entry in case.entries if entry.fields.keys() & {"claim", "reason"}]
-    more = (told[-1].get("claim") or told[-1]["reason"]) if told else ""
-    return f"{case.standing} ({more})" if more else str(case.standing)
+    last = told[-1] if told else {}
+    words = [last[key] for key in ("claim", "reason") if last.get(key, case.standing) != case.standing]
+    found = verified.fields["measures"] if (verified := case.last("verified")) else {}
+    if found.get("r_acc_before", 0) - found.get("r_acc", 0) > NOTICEABLE:
+        words.append(f"R-Acc {found['r_acc_before']:.1%} → {found['r_acc']:.1%}")
+    return f"{case.standing} ({', '.join(words)})" if words else str(case.standing)
 
 
 def _why(opened: Desk, case: Case) -> str:
@@ -246,6 +255,7 @@ def _why(opened: Desk, case: Case) -> str:
 
     ends = sorted(opened.place(case.id).glob("run/*/outcome.json"), key=lambda path: path.stat().st_mtime)
     reason = read_outcome(ends[-1].parent)["reason"] if ends else ""
+    reason = reason or f"the new one is {case.entries[-1].fields['reason']}"
     return f"\nThe model in production stays as it is: {reason}"
 
 

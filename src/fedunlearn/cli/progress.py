@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ..core import Event, Phase, Stage, Status
-from ..core.scores import forgetting_key, utility_key
+from ..core.scores import headline
+from ..driver.progress import trouble
 from ..measure.metrics import metric
 
 QUIET_SECONDS = 10.0
@@ -137,8 +138,7 @@ class Display:
     def _hear(self, run: str, label: str, event: Event) -> None:
         phase, state = event.phases[event.progress.phase], event.progress.state
         begins = event.metrics["stage"] == "start"
-        shown = filter(None, (forgetting_key(event.metrics), utility_key(event.metrics)))
-        if measured := {key: float(event.metrics[key]) for key in shown}:
+        if measured := {key: float(event.metrics[key]) for key in headline(event.metrics)}:
             self._scores = measured
             self._scored = ("start" if begins else _title(phase), state.round)
         self._estimate.hear(run, event)
@@ -163,6 +163,8 @@ class Display:
             if (left := self._estimate.seconds_left() or 0) >= 1:
                 parts.append(f"about {duration(left)} left")
             self._print("  ".join(filter(None, parts)))
+        if bad := trouble(event):
+            self._print(bad)
 
     def _draw(self, phase: int, title: str, done: int, rounds: int) -> None:
         assert self._bars is not None
@@ -194,7 +196,7 @@ class Display:
         return f"{'  '.join(scores)} ({when})"
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _title(phase: Phase) -> str:

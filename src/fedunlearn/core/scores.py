@@ -15,6 +15,19 @@ def forgetting_key(keys: Iterable[str]) -> str | None:
     return _first(keys, ("asr", "forget_acc"), "forget_", but=())
 
 
+def headline(keys: Iterable[str]) -> list[str]:
+    """The measures at the head of a line of progress: one of forgetting, one of utility, as far as known.
+
+    Without a backdoor, the loss on the data to be forgotten shows forgetting. A target's accuracy on its own
+    test data does not: it stays high if other clients hold similar data.
+    """
+    known = list(keys)
+    utility = utility_key(known)
+    telling = ["asr", "loss_target", forgetting_key(known), *(["train_loss_target"] if utility else [])]
+    forgetting = next((key for key in telling if key in known), None)
+    return [key for key in (forgetting, utility) if key]
+
+
 def _first(
     keys: Iterable[str], preferred: tuple[str, ...], prefix: str, *, but: tuple[str, ...]
 ) -> str | None:

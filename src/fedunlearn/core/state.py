@@ -28,10 +28,16 @@ class Status(StrEnum):
     MISSING_REPLY = "missing_reply"
     DIVERGED = "diverged"
     GUARD_STOP = "guard_stop"
+    HARMED = "harmed"
 
     @property
     def failed(self) -> bool:
-        return self in (Status.NO_DIRECTION, Status.MISSING_REPLY, Status.DIVERGED, Status.GUARD_STOP)
+        return self not in (Status.RUNNING, Status.DONE, Status.CONVERGED)
+
+    @property
+    def final(self) -> bool:
+        """Whether a failure is a verdict on a finished run, which nothing is left to try of."""
+        return self in (Status.GUARD_STOP, Status.HARMED)
 
 
 class Stage(StrEnum):
@@ -74,7 +80,7 @@ class State:
 
 @dataclass(frozen=True)
 class Guarded:
-    """What the guards of a run remember from round to round."""
+    """What a run remembers from round to round to judge its end: clients, losses and what the guards did."""
 
     spent: float = 0.0
     """The length of all steps of unlearning."""
@@ -83,7 +89,7 @@ class Guarded:
     reference: Mapping[ClientId, float] = field(default_factory=dict)
     """The losses that those of this phase are compared with."""
     started: Mapping[str, float] = field(default_factory=dict)
-    """What was measured of the targets at first."""
+    """What was measured of the targets, and of the retained clients, at first."""
     helped: bool = False
     """Whether the targets were asked to take part."""
     unmoved: str = ""
@@ -95,7 +101,15 @@ class Guarded:
     codes: Mapping[str, int] = field(default_factory=dict)
     """The same by codes that name nobody, and updates that were refused without guards too."""
     stopped: str = ""
-    """Why unlearning was stopped, if so."""
+    """Which phases the guards ended before their last round, and why."""
+    left_out: int = 0
+    """How many steps in a row the guards have left out."""
+    asked: Mapping[ClientId, int] = field(default_factory=dict)
+    """In how many rounds each client had work to do."""
+    lost: Mapping[ClientId, Mapping[str, tuple[int, str]]] = field(default_factory=dict)
+    """By client and reason: in how many of them its work could not be used, and a sentence."""
+    worse: str = ""
+    """What the retained clients lose by the final model, if it is much."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +149,7 @@ class Outcome:
     unheard: tuple[ClientId, ...] = ()
     """The retained clients that never answered, which no step could take into account."""
     warnings: tuple[str, ...] = ()
-    """What the guards noted: updates refused or shortened, steps cut, a target that is not forgotten."""
+    """Clients that were left out, what the guards did, retained clients that lose, targets not forgotten."""
     guards: Mapping[str, int] | None = None
     """How often the guards did what, by codes that name nobody; None without guards."""
 

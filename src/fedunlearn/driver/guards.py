@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 
@@ -36,8 +36,18 @@ from ..measure.metrics import metric
 
 NEGLIGIBLE = 1e-6
 """An update of a retained client below this share of the median norm is none."""
+HARMLESS = 0.01
+"""Of the model's length: no update below is too long."""
+LARGER = 5.0
+"""How many times as long as that of the median an update may be because its client holds more data."""
 COPY = 0.95
-"""Cosine with an update that forgets, of either sign, from which on ordinary training is taken for a copy."""
+"""Cosine with an update that forgets, of either sign, below which ordinary training is no copy."""
+VETO = 7.0
+"""By how much the sine between an update that forgets and those of the others grows without a copy of it."""
+IN_A_ROW = 3
+"""Steps of post-training that are left out before it ends."""
+FLOOR = 0.1
+"""R-Acc that retained clients may lose in a run that the guards have shortened."""
 REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
 MOVED = 0.1
@@ -54,8 +64,8 @@ class Guards:
     """What the driver holds against clients that cheat or fail; lengths are Euclidean norms."""
 
     norm: float = 10.0
-    """A retained client's update may be this many times as long as the median of the exchange, else it is
-    refused and counts as missing."""
+    """A retained client's update may be this many times as long as the median of the exchange, and longer
+    where it holds more data, else it is refused and counts as missing."""
     target_norm: float = 2.0
     """A target's update is shortened to this many times the median of the retained clients."""
     amplification: float = 10.0
@@ -63,7 +73,7 @@ class Guards:
     step: float = 0.1
     """A longer step of unlearning, as a share of the model's length, is shortened to it."""
     budget: float = 1.0
-    """The steps of unlearning together may be this many times as long as ω⁰; then the run stops."""
+    """The steps of unlearning together may be this many times as long as ω⁰; then unlearning ends."""
     utility: bool = True
     """Ask all retained clients, before a step is taken, for their training loss with it: one exchange more
     in every round, which sends the model but trains nothing."""
@@ -71,7 +81,7 @@ class Guards:
     """A retained client's training loss may rise by this share, or by this number where it is below 1, above
     that of ω⁰ or of the model that the phase began with, whichever is larger."""
     halvings: int = 4
-    """A step that would harm a retained client more is halved this often, then the run stops."""
+    """A step that would harm a retained client more is halved this often, then left out."""
 
     def __post_init__(self) -> None:
         for name in ("norm", "target_norm", "amplification", "step", "budget", "harm"):
@@ -102,28 +112,33 @@ class Watch:
         self.guarded = replace(self.guarded, codes=codes, events=events)
 
     def screen(self, jobs: Jobs, replies: Replies) -> Replies:
-        """The updates that may be used: none too long, none used before, none copied; targets shortened."""
+        """The updates that may be used: none too long, none used before, none copied; targets shortened.
+
+        A rule that half of the retained clients break, or more, tells nothing about any of them.
+        """
         moved = {client: r.displacement for client, r in replies.items() if r.displacement is not None}
-        if not jobs.keys().isdisjoint(self.request.targets):
-            self.guarded = replace(self.guarded, helped=True)
         norms = {client: _norm(update) for client, update in moved.items()}
         self.updates = moved
-        retained = [norms[client] for client in self.request.retained if client in norms]
-        typical = median_low(retained) if retained else 0.0
-        accepted, refused, seen = dict(replies), dict(replies.missing), dict(self.guarded.seen)
-        for reason in (failure.reason for failure in refused.values()):
+        retained = [client for client in self.request.retained if client in norms]
+        typical = median_low(norms[client] for client in retained) if retained else 0.0
+        for reason in (failure.reason for failure in replies.missing.values()):
             if reason.refusal:
                 self.note(f"refused:{reason}")
-        for client in sorted(moved, key=lambda client: (client not in self.request.targets, client)):
-            failure = self._refusal(client, jobs, norms[client], typical, seen)
-            if failure is not None:
-                self.note(
-                    f"refused:{failure.reason}",
-                    f"an update of {client} was refused ({failure.reason}): it {failure.detail}",
-                )
-                refused[client] = failure
-                del accepted[client]
-            elif client in self.request.targets and 0 < self.guards.target_norm * typical < norms[client]:
+        refused: dict[ClientId, Failure] = {}
+        for rule in (
+            self._used_before(jobs, norms),
+            self._too_long(replies, norms, retained, typical),
+            self._copies(jobs, retained),
+        ):
+            few = 2 * len(rule.keys() & {*retained}) < len(retained)
+            both = {**refused, **(rule if few else {c: f for c, f in rule.items() if c not in retained})}
+            if 2 * len(both.keys() & {*retained}) <= len(retained):
+                refused = both
+        for failure in refused.values():
+            self.note(f"refused:{failure.reason}")
+        accepted = {client: reply for client, reply in replies.items() if client not in refused}
+        for client in sorted(accepted.keys() & {*self.request.targets} & moved.keys()):
+            if 0 < self.guards.target_norm * typical < norms[client]:
                 share = self.guards.target_norm * typical / norms[client]
                 accepted[client] = replace(replies[client], displacement=moved[client] * share)
                 self.note(
@@ -132,42 +147,66 @@ class Watch:
                     "of the retained clients",
                 )
         self.updates = {client: moved[client] for client in moved if client in accepted}
-        self.guarded = replace(self.guarded, seen=dict(list(seen.items())[-REMEMBERED:]))
-        return Replies(accepted, refused)
+        return Replies(accepted, {**replies.missing, **refused})
 
-    def _refusal(
-        self,
-        client: ClientId,
-        jobs: Jobs,
-        norm: float,
-        typical: float,
-        seen: dict[str, tuple[ClientId, str]],
-    ) -> Failure | None:
-        """Why an update cannot be used, if so; one that can is remembered in ``seen``."""
-        update = self.updates[client]
-        digest, model = _digest(update), _digest(jobs[client].params)
-        if norm > 0 and (before := seen.get(digest)) is not None:
-            whose, when = before
+    def _used_before(self, jobs: Jobs, norms: Mapping[ClientId, float]) -> dict[ClientId, Failure]:
+        """Updates that are those of another client, or that were sent for another model; others are noted."""
+        found, seen = dict[ClientId, Failure](), dict(self.guarded.seen)
+        for client in sorted(norms, key=lambda client: (client not in self.request.targets, client)):
+            if not norms[client]:
+                continue
+            now = client, _digest(jobs[client].params)
+            whose, model = seen.setdefault(_digest(self.updates[client]), now)
             if whose != client:
-                return Failure(Reason.COPY, f"sent exactly the update of {whose}")
-            if when != model:
-                return Failure(Reason.REPLAY, "sent again what it sent for another model")
-        if client in self.request.retained and typical > 0:
-            if norm > self.guards.norm * typical:
-                return Failure(
+                found[client] = Failure(Reason.COPY, f"sent exactly the update of {whose}")
+            elif model != now[1]:
+                found[client] = Failure(Reason.REPLAY, "sent again what it sent for another model")
+        self.guarded = replace(self.guarded, seen=dict(list(seen.items())[-REMEMBERED:]))
+        return found
+
+    def _too_long(
+        self, replies: Replies, norms: Mapping[ClientId, float], retained: Sequence[ClientId], typical: float
+    ) -> dict[ClientId, Failure]:
+        """Updates that are longer than their client's data and the model explain; zeros are noted."""
+        found: dict[ClientId, Failure] = {}
+        if not typical:
+            return found
+        shortest = HARMLESS * _norm(self.request.params)
+        usual = median_low(replies[client].examples for client in retained)
+        for client in retained:
+            larger = min(max(1.0, replies[client].examples / usual), LARGER)
+            if norms[client] > max(self.guards.norm * larger * typical, shortest):
+                found[client] = Failure(
                     Reason.NORM, f"sent an update more than {self.guards.norm:g} times as long as the median"
                 )
-            if norm < NEGLIGIBLE * typical:
-                return Failure(Reason.NORM, "sent an update that is practically zero")
-            if not forgets(jobs[client]):
-                unlearned = [t for t in self.request.targets if t in self.updates and forgets(jobs[t])]
-                for target in unlearned:
-                    if abs(_cosine(update, self.updates[target])) > COPY:
-                        return Failure(
-                            Reason.COPY, f"sent an update much like that of {target}, or like its opposite"
-                        )
-        seen[digest] = client, model
-        return None
+            elif norms[client] < NEGLIGIBLE * typical:
+                self.note("idle", f"{client} sent an update that is practically zero")
+        return found
+
+    def _copies(self, jobs: Jobs, retained: Sequence[ClientId]) -> dict[ClientId, Failure]:
+        """Ordinary training without which there would be far more room to forget than with it.
+
+        Where many share the target's distribution, all their updates become alike late in unlearning, and
+        leaving one out changes nothing.
+        """
+        learning = [client for client in retained if not forgets(jobs[client])]
+        found: dict[ClientId, Failure] = {}
+        for target in self.request.targets:
+            if target not in self.updates or not forgets(jobs[target]) or len(learning) < 2:
+                continue
+            forget = self.updates[target]
+            cosines = {client: abs(_cosine(self.updates[client], forget)) for client in learning}
+            closest = max(learning, key=lambda client: cosines[client])
+            rest = [client for client in learning if client != closest]
+            if cosines[closest] > COPY and self._room(forget, rest) > VETO * self._room(forget, learning):
+                told = f"sent an update much like that of {target}, or like its opposite"
+                found[closest] = Failure(Reason.COPY, told)
+        return found
+
+    def _room(self, forget: Vector, clients: Iterable[ClientId]) -> float:
+        """The sine between an update that forgets and the span of those of clients."""
+        rest = torch.stack([self.updates[client] for client in clients])
+        return orthogonal_direction(forget, rest).sine
 
     def shortened(self, phase: Phase, before: State, origin: Vector, after: State) -> State:
         """The step, no longer than the caps allow."""
@@ -177,8 +216,8 @@ class Watch:
             share = self.guards.amplification / lengthened
             self.note(
                 "cut:amplification",
-                f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that; "
-                f"without {self._closest()} there would be most room",
+                f"a step was lengthened more than {self.guards.amplification:g} times, and cut to that"
+                f"{self._closest()}",
             )
         longest = self.guards.step * _norm(origin)
         if phase.stage is Stage.UNLEARNING and share * length > longest > 0:
@@ -189,23 +228,22 @@ class Watch:
             )
         return after if share == 1 else part(before, origin, after, share)
 
-    def _closest(self) -> ClientId:
-        """The retained client without which the targets' updates would be furthest from those of the rest."""
+    def _closest(self) -> str:
+        """Names the retained client without which there would be far more room to forget, if there is one."""
         targets = [self.updates[target] for target in self.request.targets if target in self.updates]
-        others = {client: self.updates[client] for client in self.request.retained if client in self.updates}
+        others = [client for client in self.request.retained if client in self.updates]
         if not targets or len(others) < 2:
-            return next(iter(others), "nobody")
+            return ""
         forget = torch.stack(targets).mean(0)
-
-        def room(left_out: ClientId) -> float:
-            rest = torch.stack([update for client, update in others.items() if client != left_out])
-            return orthogonal_direction(forget, rest).sine
-
-        return max(others, key=room)
+        rooms = {one: self._room(forget, [c for c in others if c != one]) for one in others}
+        most = max(rooms, key=lambda client: rooms[client])
+        alone = rooms[most] > VETO * self._room(forget, others)
+        return f"; without {most} there would be most room" if alone else ""
 
     def spend(self, phase: Phase, origin: Vector, after: State) -> bool:
-        """Books a step of unlearning; false where the budget is used up."""
+        """Books a step that is taken; false where the budget of unlearning is used up."""
         if phase.stage is not Stage.UNLEARNING:
+            self.guarded = replace(self.guarded, left_out=0)
             return True
         spent = self.guarded.spent + _norm(after.params - origin)
         if spent > self.guards.budget * _norm(self.request.params):
@@ -227,12 +265,19 @@ class Watch:
         known = self.guarded.original
         return self.guards.utility and (not known or any(map(math.isfinite, known.values())))
 
-    def stop(self, phase: Phase, before: State, code: str, reason: str) -> State:
-        """The state before a step that cannot be admitted, and the end of its phase."""
+    def leave_out(self, phase: Phase, before: State, code: str, why: str) -> State:
+        """The state before a step that cannot be admitted; unlearning ends with it, other phases later."""
+        left_out = self.guarded.left_out + 1
+        if phase.stage is not Stage.UNLEARNING and left_out < IN_A_ROW:
+            self.note("left_out", f"a step of {phase.stage} was left out: it would have harmed someone")
+            self.guarded = replace(self.guarded, left_out=left_out)
+            return replace(before, round=before.round + 1, diagnostics={})
+        where = f"{phase.stage} ended in round {before.round + 1} of {phase.rounds}"
+        told = f"{where}: the next step {why}"
         self.note(f"stopped:{code}")
-        if phase.stage is Stage.UNLEARNING:
-            self.guarded = replace(self.guarded, stopped=reason)
-        return replace(before, diagnostics={}).halt(Status.GUARD_STOP, reason)
+        stopped = "; ".join(filter(None, (self.guarded.stopped, told)))
+        self.guarded = replace(self.guarded, stopped=stopped, left_out=0)
+        return replace(before, diagnostics={}).halt(Status.DONE, told)
 
     def harmed(self, losses: Mapping[ClientId, float]) -> dict[ClientId, tuple[float, float]]:
         """The clients that a step would harm: the loss that they have with it, and the largest admitted."""
@@ -269,8 +314,43 @@ def _between(before: Mapping[str, Tensor], after: Buffers, share: float) -> dict
 
 
 def starting(metrics: Metrics) -> dict[str, float]:
-    """The measures of the targets that a later model is compared with."""
-    return {key: float(metrics[key]) for key in ("asr", "loss_target", "train_loss_target") if key in metrics}
+    """The measures of the targets and of the retained clients that a later model is compared with."""
+    keys = ("asr", "loss_target", "train_loss_target", "loss_retained", "train_loss_retained")
+    return {
+        key: float(value) for key, value in metrics.items() if key in keys or key.split(" ")[0] == "r_acc"
+    }
+
+
+def worse(guarded: Guarded, metrics: Metrics, floor: float) -> tuple[str, bool]:
+    """What the retained clients lose by a model, if it is much; and whether it is more than the floor."""
+    first = guarded.started
+    if "r_acc" in first and "r_acc" in metrics:
+        now, before = float(metrics["r_acc"]), first["r_acc"]
+        lost, told = before - now, f"R-Acc {now:.3f}, before {before:.3f}"
+        much, most = min(0.03, floor), floor
+    elif first.get("loss_retained", 0) > 0 and "loss_retained" in metrics:
+        now, before = float(metrics["loss_retained"]), first["loss_retained"]
+        lost, told = now / before - 1, f"a mean loss of {now:.3g}, before {before:.3g}"
+        much, most = 0.1, 0.5
+    else:
+        return "", False
+    if lost <= much + 1e-9:
+        return "", False
+    remedy = "take more rounds after unlearning, a lower rate in it, or a method that retrains"
+    return f"the retained clients are worse off than before ({told}): {remedy}", lost > most + 1e-9
+
+
+def stopped_badly(guarded: Guarded, metrics: Metrics, floor: float) -> str:
+    """Why a run of which guards ended a phase ends badly; empty if it does not."""
+    if guarded.unmoved and guarded.unmoved != UNMEASURED:
+        return guarded.unmoved
+    told, harmed = worse(guarded, metrics, floor)
+    if harmed:
+        return told
+    for key, before in guarded.started.items():
+        if key.startswith("r_acc ") and float(metrics.get(key, before)) < before - 3 * floor:
+            return f"{key[6:]} ends with an accuracy of {float(metrics[key]):.3f}, before {before:.3f}"
+    return ""
 
 
 def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
@@ -304,10 +384,28 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
     return UNMEASURED
 
 
+def book(guarded: Guarded, asked: Iterable[ClientId], lost: Mapping[ClientId, Failure]) -> Guarded:
+    """Takes down who had work in a round, and whose could not be used."""
+    rounds, found = dict(guarded.asked), dict(guarded.lost)
+    for client in {*asked, *lost}:
+        rounds[client] = rounds.get(client, 0) + 1
+    for client, failure in lost.items():
+        held = found.get(client, {})
+        count, _ = held.get(failure.reason, (0, ""))
+        found[client] = {**held, str(failure.reason): (count + 1, failure.detail)}
+    return replace(guarded, asked=rounds, lost=found)
+
+
 def warnings(guarded: Guarded) -> tuple[str, ...]:
-    """What the guards noted in a run, in sentences."""
+    """What a run's outcome is to tell, in sentences: clients first, targets that are not forgotten last."""
+    left_out = [
+        f"{client} was left out of {count} of {guarded.asked[client]} rounds: {detail}"
+        for client, reasons in sorted(guarded.lost.items())
+        for count, detail in reasons.values()
+    ]
     events = [f"{event} ({count} times)" if count > 1 else event for event, count in guarded.events.items()]
-    return (*events, guarded.unmoved) if guarded.unmoved else tuple(events)
+    told = (guarded.stopped, guarded.worse, guarded.unmoved)
+    return (*left_out, *events, *filter(None, told))
 
 
 def counts(guarded: Guarded) -> dict[str, int]:

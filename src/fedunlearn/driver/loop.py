@@ -17,6 +17,7 @@ from ..core import (
     Buffers,
     ClientId,
     Event,
+    Failure,
     Federation,
     FedUnlearnError,
     Guarded,
@@ -40,10 +41,23 @@ from ..core import (
     require_count,
     require_type,
 )
+from ..core.seeds import derive
 from ..core.threads import one_thread
 from ..maths import distance
 from .gate import admit, finite, measured_in_vain
-from .guards import Guards, Watch, counts, finite_losses, part, starting, unmoved
+from .guards import (
+    FLOOR,
+    Guards,
+    Watch,
+    book,
+    counts,
+    finite_losses,
+    part,
+    starting,
+    stopped_badly,
+    unmoved,
+    worse,
+)
 from .guards import warnings as noted
 from .participation import Participation
 from .preconditions import able, preconditions
@@ -51,6 +65,13 @@ from .probes import Conflicts, Exchange, FinishedRound, Probe
 from .stopping import NotMeasured, StopRule, require_rules
 
 LOG = logging.getLogger("fedunlearn")
+
+ABSURD = 1e6
+"""How many times as large as at first, or as 1, a mean loss is that no training leads to."""
+NAMED = 5
+"""Clients in a sentence."""
+TRIED = 5
+"""Rounds in which the loss of a model that is trained from the start must fall."""
 
 Result = TypeVar("Result")
 
@@ -73,6 +94,7 @@ def unlearn(
     stop: Sequence[StopRule] = (),
     probes: Sequence[Probe] = (Conflicts(),),
     guards: Guards | None = None,
+    floor: float | None = None,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
 ) -> Outcome:
@@ -85,9 +107,13 @@ def unlearn(
     With ``stop`` rules every round of unlearning is evaluated. A target that meets one of them is left out of
     the rounds that follow, and the phase ends when every target has met one.
 
-    ``guards`` limit what a single client can do to the model. What they noted is in ``Outcome.warnings``. A
-    step that they cannot admit ends its phase with the last admitted model, and the run with
-    ``Status.GUARD_STOP``: after unlearning, post-training still repairs the model before the run ends.
+    ``guards`` limit what a single client can do to the model. A step that they cannot admit is left out, and
+    ends unlearning: post-training still repairs the last admitted model. The run ends with
+    ``Status.GUARD_STOP`` if the targets do not look forgotten then, or the retained clients lose much.
+
+    ``floor`` is the R-Acc that the retained clients may lose: with more, the run ends as ``Status.HARMED``.
+    ``Outcome.warnings`` names every client that was left out of a round, how often and why, what the guards
+    did, retained clients that lose, and targets that do not look forgotten.
     """
     run = course(
         phases,
@@ -100,6 +126,7 @@ def unlearn(
         stop=stop,
         probes=probes,
         guards=guards,
+        floor=floor,
         listeners=listeners,
         resume=resume,
     )
@@ -139,13 +166,15 @@ def course(
     stop: Sequence[StopRule] = (),
     probes: Sequence[Probe] = (Conflicts(),),
     guards: Guards | None = None,
+    floor: float | None = None,
     listeners: Sequence[Listener] = (),
     resume: Progress | None = None,
 ) -> Asking[Outcome]:
     """What ``unlearn`` does, as a generator: the caller carries its questions to the federation."""
     require_rules(stop)
     phases = _phases(phases)
-    run = _Run(phases, request, federation, training, seed, participation, tuple(stop), tuple(probes), guards)
+    rules = tuple(stop), tuple(probes)
+    run = _Run(phases, request, federation, training, seed, participation, *rules, guards, floor)
     run.check(evaluate_every)
     rows: list[Metrics] = []
 
@@ -163,8 +192,7 @@ def course(
         for rule in run.stop:
             for target in request.targets:
                 rule.met(run.of(before, target), target)  # refuses at once what is never measured
-        if guards is not None:
-            progress = replace(progress, guarded=Guarded(started=starting(before)))
+        progress = replace(progress, guarded=Guarded(started=starting(before)))
         announce(
             progress,
             {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
@@ -172,9 +200,11 @@ def course(
     else:
         # A failed round is tried again: the missing client may be back.
         progress = resume
-        if resume.state.status.failed:
+        if resume.state.status.failed and not resume.state.status.final:
             progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
     for index in range(progress.phase, len(phases)):
+        if progress.state.status.failed:
+            break
         phase = phases[index]
         if progress.guarded.stopped and phase.stage is Stage.UNLEARNING:
             continue
@@ -187,25 +217,22 @@ def course(
             progress, metrics = yield from run.round(start)
             ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
             watched = bool(run.stop) and phase.stage is Stage.UNLEARNING
+            in_vain = False
             if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
                 measures, in_vain = yield from run.evaluate(progress.state)
                 metrics |= measures
-                if in_vain and not progress.state.status.failed:
-                    progress, metrics = run.discarded(start, metrics)
-                    ended = True
+            if not progress.state.status.failed and (why := run.absurd(progress, metrics, in_vain)):
+                progress, metrics = run.discarded(start, metrics, why)
+                ended = True
             if watched and not ended:
                 progress = run.stopped(progress, metrics)
                 if progress.state.status is not Status.RUNNING:
                     metrics |= {"status": progress.state.status, "reason": progress.state.reason}
                     ended = True
-            if guards is not None and ended and not progress.state.status.failed:
-                progress = run.judged(progress, metrics)
+            if ended and not progress.state.status.failed:
+                progress, metrics = run.judged(progress, metrics)
             announce(progress, metrics)
-        # Where guards stop unlearning, the retained clients still repair the model.
-        repaired = progress.guarded.stopped and phase.stage is Stage.UNLEARNING
-        if progress.state.status.failed and not repaired:
-            break
-    state = _ended(progress)
+    state = progress.state
     return Outcome(
         state,
         Status.DONE if state.status is Status.RUNNING else state.status,
@@ -237,7 +264,8 @@ class _Run:
     participation: Participation
     stop: tuple[StopRule, ...]
     probes: tuple[Probe, ...]
-    guards: Guards | None = None
+    guards: Guards | None
+    floor: float | None
 
     def check(self, evaluate_every: int) -> None:
         """Refuses before round one what could not be run."""
@@ -260,14 +288,26 @@ class _Run:
         present = self.federation.present()
         job = Job("measure", state.params, buffers=state.buffers)
         jobs = {client: job for client in self.request.clients if client in present}
+        known = replace(job, config={"on": "forget"})
+        jobs |= {target: known for target in self.request.targets if target in jobs}
         sent = yield jobs, Terms()
         replies = admit(jobs, sent, state.buffers)
         measures = {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
         return measures, measured_in_vain(sent, replies)
 
-    def discarded(self, start: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
-        """The progress before a round whose model gives no finite loss."""
-        state = _diverged(self.phases[start.phase], start.state, "no loss that clients measured is finite")
+    def absurd(self, progress: Progress, metrics: Metrics, in_vain: bool) -> str:
+        """What shows that a model is none, if so: no finite loss, or one that left all measure."""
+        if in_vain:
+            return "no loss that clients measured is finite"
+        for key in ("loss_retained", "train_loss_retained"):
+            now, first = float(metrics.get(key, 0)), progress.guarded.started.get(key, 0.0)
+            if now > ABSURD * max(1.0, first):
+                return f"the retained clients' mean loss is {now:.1e} ({first:.3g} at first)"
+        return ""
+
+    def discarded(self, start: Progress, metrics: Metrics, why: str) -> tuple[Progress, Metrics]:
+        """The progress before a round whose model is none."""
+        state = _diverged(self.phases[start.phase], start.state, why)
         return replace(start, state=state), {
             **metrics,
             "round": state.round,
@@ -302,17 +342,17 @@ class _Run:
         heard = {c for each in exchanges for c in each.replies}.intersection(self.request.retained)
         moved = replace(
             progress,
-            elapsed_rounds=progress.elapsed_rounds + (not after.status.failed),
+            elapsed_rounds=progress.elapsed_rounds + (after.round > before.round),
             state=after,
             heard=progress.heard | heard,
-            guarded=progress.guarded if watch is None else watch.guarded,
+            guarded=self._booked(phase, progress.guarded if watch is None else watch.guarded, exchanges),
         )
         metrics: Metrics = {
             "phase": moved.phase,
             "stage": phase.stage,
             "round": after.round,
             "elapsed": moved.elapsed_rounds,
-            "lr": before.lr,
+            "lr": _rate(phase, exchanges, decay),
             **after.diagnostics,
             "distance": distance(after.params, self.request.params),
         }
@@ -335,9 +375,7 @@ class _Run:
             for probe in self.probes:
                 metrics |= probe(finished)
         metrics |= measure.training([each.replies for each in exchanges], self.request)
-        if watch is not None and "train_loss_target" not in moved.guarded.started:
-            started = {**starting(metrics), **moved.guarded.started}
-            moved = replace(moved, guarded=replace(moved.guarded, started=started))
+        moved = replace(moved, guarded=_learning(phase, after, moved.guarded, metrics))
         # What is done on public data is the server's own work.
         asked = [
             ({client: job for client, job in each.jobs.items() if client != request.public}, each.replies)
@@ -435,7 +473,6 @@ class _Run:
     ) -> Asking[State]:
         """The step as far as the guards admit it, or the state before it where they admit none."""
         guards, origin = watch.guards, phase.origin(request, before)
-        where = f"round {before.round + 1} of {phase.stage}"
         if torch.equal(after.params, origin):
             return after
         proposed = watch.shortened(phase, before, origin, after)
@@ -455,14 +492,12 @@ class _Run:
                 if not left:
                     worst = max(harmed, key=lambda client: harmed[client][0] / harmed[client][1])
                     loss, limit = harmed[worst]
-                    return watch.stop(
+                    return watch.leave_out(
                         phase,
                         before,
                         "harm",
-                        f"the step of {where} would harm {', '.join(harmed)}, even halved {guards.halvings} "
-                        f"times ({worst} would have a training loss of {loss:.3g}, and {limit:.3g} is "
-                        "admitted): the model before it is kept; look at the warnings for who sent what, "
-                        "and use another method or other settings",
+                        f"would harm {', '.join(harmed)}, even halved {guards.halvings} times ({worst} would "
+                        f"have a training loss of {loss:.3g}, and {limit:.3g} is admitted)",
                     )
                 watch.note(
                     "halved",
@@ -470,13 +505,12 @@ class _Run:
                 )
                 proposed = part(before, origin, proposed, 0.5)
         if not watch.spend(phase, origin, proposed):
-            return watch.stop(
+            return watch.leave_out(
                 phase,
                 before,
                 "budget",
-                f"with the step of {where}, unlearning would have moved the model by more than "
-                f"{guards.budget:g} times its length: the model before it is kept; raise the budget if the "
-                "method needs more",
+                f"would move the model by more than {guards.budget:g} times its length in all: raise the "
+                "budget if the method needs more",
             )
         if proposed is after:
             return after
@@ -493,29 +527,59 @@ class _Run:
         trials.append(Exchange(jobs, replies))
         return finite_losses(replies, jobs)
 
-    def judged(self, progress: Progress, metrics: Metrics) -> Progress:
-        """Notes at the end of a phase if the targets do not look forgotten."""
+    def _booked(self, phase: Phase, guarded: Guarded, exchanges: Sequence[Exchange]) -> Guarded:
+        """Takes down who was asked for help, who had work to do, and whose could not be used."""
+        jobs = {client for each in exchanges for client in each.jobs}
+        lost = {
+            client: failure
+            for each in exchanges
+            for client, failure in each.replies.missing.items()
+            if client in each.jobs
+        }
+        if jobs:
+            away = {*phase.learners(self.request)} - self.federation.present() - jobs
+            lost |= dict.fromkeys(away, Failure(Reason.ABSENT, "was not there"))
+        helped = guarded.helped or not jobs.isdisjoint(self.request.targets)
+        return book(replace(guarded, helped=helped), jobs, lost)
+
+    def judged(self, progress: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
+        """Looks, at the end of a phase, whether the targets are forgotten and what the others lose by it."""
         phase, guarded = self.phases[progress.phase], progress.guarded
-        last = progress.phase == len(self.phases) - 1
+        later = [each.stage for each in self.phases[progress.phase + 1 :] if each.rounds]
+        last = not {*later} - ({Stage.UNLEARNING} if guarded.stopped else set())
         if not self.request.targets or not (last or phase.stage is Stage.UNLEARNING):
-            return progress
+            return progress, metrics
         told = unmoved(guarded, metrics, phase.stage)
-        if told is None:
-            return progress
-        return replace(progress, guarded=replace(guarded, unmoved=told))
+        guarded = guarded if told is None else replace(guarded, unmoved=told)
+        if not last or phase.stage is Stage.PRETRAINING:
+            return replace(progress, guarded=guarded), metrics
+        floor, state = FLOOR if self.floor is None else self.floor, progress.state
+        lost, harmed = worse(guarded, metrics, floor)
+        bad = stopped_badly(guarded, metrics, floor) if guarded.stopped else ""
+        if bad:
+            state = state.halt(Status.GUARD_STOP, f"{guarded.stopped}; and {bad}")
+        elif harmed and self.floor is not None:
+            state = state.halt(Status.HARMED, lost)
+        if state.status.failed:
+            metrics = {**metrics, "status": state.status, "reason": state.reason}
+        return replace(progress, state=state, guarded=replace(guarded, worse=lost)), metrics
 
     def _ask(
         self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers
     ) -> Asking[Exchange]:
         if not jobs:
             return Exchange(jobs, Replies({}))
+        phase, shuffle = self.phases[index], self.training.shuffle
+        # Models that start anew for another purpose, such as a second retraining, see other batches, too.
+        purpose = getattr(phase, "purpose", "") if shuffle else ""
         terms = Terms(
-            self.phases[index].lr,
+            phase.lr,
             decay,
             self.training.epochs,
             self.training.batch_size,
-            (self.seed, index, before.round),
+            (derive(self.seed, purpose) if purpose else self.seed, index, before.round),
             exchange,
+            shuffle,
         )
         complete = {
             client: job if job.buffers is not None else replace(job, buffers=buffers)
@@ -539,18 +603,15 @@ class _Run:
         self, phase: Phase, done: Exchange, before: State, learners: Sequence[ClientId]
     ) -> None:
         jobs, replies = done.jobs, done.replies
-        where = f"round {before.round + 1} of {phase.stage}"
-        if jobs and not replies:
-            first = next(iter(jobs))
-            why, then = replies.missing[first].detail, replies.remedy(first)
-            raise MissingReply(f"nobody answered in {where} ({first} {why}): {then} and resume")
         asked = set(learners).intersection(jobs)
         answered = sum(client in replies for client in asked)
         least = min(self.participation.minimum, len(asked))
-        if answered < least:
+        if answered < least or (jobs and not replies):
+            missing = {client: replies.missing[client] for client in jobs if client in replies.missing}
+            minimum = f", and the minimum is {least}" if least > 1 else ""
             raise MissingReply(
-                f"{answered} of {len(asked)} clients answered in {where}, and the minimum is "
-                f"{self.participation.minimum}: resume later"
+                f"{answered} of {len(asked) or len(jobs)} clients sent what can be used in round "
+                f"{before.round + 1} of {phase.stage}{minimum}: {_explained(missing)}"
             )
 
     def stopped(self, progress: Progress, metrics: Metrics) -> Progress:
@@ -617,15 +678,47 @@ class _Clock:
         self.waited += time.perf_counter() - began
 
 
-def _ended(progress: Progress) -> State:
-    """The last state; that unlearning was stopped outlives the phases that came after it."""
-    state, stopped = progress.state, progress.guarded.stopped
-    if not stopped:
-        return state
-    later = state.status.failed and state.reason != stopped
-    return state.halt(
-        Status.GUARD_STOP, f"{stopped}; then {state.status}: {state.reason}" if later else stopped
+REMEDIES = {
+    "resume later, when they are back": {Reason.ABSENT, Reason.LATE},
+    "fix that and resume": {Reason.FAILED, Reason.STALE},
+    "choose other Guards(...) if they are honest": {Reason.NORM, Reason.REPLAY, Reason.COPY},
+    "check their data and code": {
+        *(Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FIELD, Reason.UNASKED)
+    },
+}
+"""What helps where clients have no reply that can be used, by the reason."""
+
+
+def _explained(missing: Mapping[ClientId, Failure]) -> str:
+    """Who has no reply that can be used, by the reason, and what helps."""
+    told = []
+    for remedy, reasons in REMEDIES.items():
+        found = [client for client, failure in missing.items() if failure.reason in reasons]
+        if found:
+            names = ", ".join(found[:NAMED]) + (" and others" if len(found) > NAMED else "")
+            told.append(f"{names} ({missing[found[0]].reason}: {missing[found[0]].detail}): {remedy}")
+    return "; ".join(told)
+
+
+def _rate(phase: Phase, exchanges: Sequence[Exchange], decay: float) -> float:
+    """The learning rate that was sent, last, to those whose training becomes the model's."""
+    jobs = [job for each in exchanges for job in each.jobs.values() if job.work == "train"]
+    return Terms(phase.lr, decay).rate(jobs[-1]) if jobs else phase.lr * decay
+
+
+def _learning(phase: Phase, after: State, guarded: Guarded, metrics: Metrics) -> Guarded:
+    """Takes down the first losses of a run, and that a new model does not learn in its first rounds."""
+    guarded = replace(guarded, started={**starting(metrics), **guarded.started})
+    now, first = metrics.get("train_loss_retained"), guarded.started.get("train_loss_retained")
+    new = phase.stage is Stage.PRETRAINING or "fresh" in phase.needs
+    if not new or after.round != TRIED or now is None or first is None or float(now) < 0.999 * first:
+        return guarded
+    told = (
+        f"the training loss has not fallen in the first {TRIED} rounds ({float(now):.3g}, in the first "
+        f"{first:.3g}): check the labels, or train at another learning rate than {phase.lr:g}"
     )
+    LOG.warning(told)
+    return replace(guarded, events={**guarded.events, told: 1})
 
 
 def _finished(phase: Phase, before: State, after: State) -> State:

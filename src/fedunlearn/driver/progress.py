@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import time
 
-from ..core import Event, Listener
-from ..core.scores import forgetting_key, utility_key
+from ..core import Event, Listener, Status
+from ..core.scores import headline
 from ..measure.metrics import metric
 
 
 def log_rounds() -> Listener:
-    """A listener that logs a line for every round: the last measures, their round, and the time left."""
+    """A listener that logs a line for every round: the last measures, their round, and the time left.
+
+    A round in which unlearning or the run fails is followed by a warning.
+    """
     log = logging.getLogger("fedunlearn")
     began, heard = time.monotonic(), 0
     measured, when = "", ""
@@ -20,9 +23,7 @@ def log_rounds() -> Listener:
         nonlocal began, heard, measured, when
         phase, state, row = event.phases[event.progress.phase], event.progress.state, event.metrics
         place = f"{phase.stage} {state.round}/{phase.rounds}"
-        forgotten = forgetting_key(row) or ("target_acc" if "target_acc" in row else None)
-        keys = [key for key in (forgotten, utility_key(row)) if key]
-        if keys:
+        if keys := headline(row):
             measured = ", ".join(f"{metric(key).title} {metric(key).text(float(row[key]))}" for key in keys)
             when = "before" if row["stage"] == "start" else place
         if row["stage"] == "start":
@@ -31,9 +32,29 @@ def log_rounds() -> Listener:
             return
         heard += 1
         pace = (time.monotonic() - began) / heard
-        left = phase.rounds - state.round + sum(p.rounds for p in event.phases[event.progress.phase + 1 :])
+        left = phase.rounds - state.round if state.status is Status.RUNNING else 0
+        left += sum(p.rounds for p in event.phases[event.progress.phase + 1 :])
         lost = f"; missing: {row['missing']}" if row.get("missing") else ""
+        stopped = "; stopped by guards" if event.progress.guarded.stopped else ""
         scores = f"{measured} ({when}); " if measured else ""
-        log.info("%s: %s%.1f s a round, %.0f s left%s", place, scores, pace, left * pace, lost)
+        bad = trouble(event)
+        remaining = "" if bad else f", {left * pace:.0f} s left"
+        log.info("%s: %s%.1f s a round%s%s%s", place, scores, pace, remaining, lost, stopped)
+        if bad:
+            log.warning("%s", bad)
 
     return listen
+
+
+def trouble(event: Event) -> str:
+    """What went wrong in this round and what it means for the run; empty if nothing did."""
+    progress, state = event.progress, event.progress.state
+    if state.status.failed:
+        return f"{event.phases[progress.phase].stage} failed ({state.status}): {state.reason}"
+    if not state.reason or state.reason not in progress.guarded.stopped:
+        return ""
+    left = sum(later.rounds for later in event.phases[progress.phase + 1 :])
+    then = (
+        f". The request may fail, which {left} more rounds will show: let them run, or stop now (Ctrl-C, or "
+    )
+    return f"stopped by guards: {state.reason}{f'{then}flwr stop)' if left else ''}"

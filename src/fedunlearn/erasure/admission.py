@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from ..record import fingerprint, json_bytes, read_state, read_tensors, write
 from ..record.files import explained, tensor_bytes
 from ..record.states import state_bytes
 from ..server import fresh_model
-from .certifying import RETRAINED, check_words
+from .certifying import NOTICEABLE, RETRAINED, check_words
 from .desk import Desk
 from .plan import Plan, make_plan
 from .work import RUN, Work
@@ -33,8 +34,9 @@ def plan_erasure(
     gone: bool = False,
     retrainings: int = 0,
     build: Callable[[], nn.Module] | None = None,
+    trained: int | None = None,
 ) -> Plan:
-    """What answering a request of a client would take; it changes nothing."""
+    """What answering a request of a client would take; it changes nothing; ``trained``: see ``make_plan``."""
     policy = desk.policy
     present = federation.present()
     clients = tuple(sorted({*present, client}.difference(desk.forgotten(present - {client}))))
@@ -48,7 +50,7 @@ def plan_erasure(
         history=history or History(),
         seed=policy.seed,
     )
-    return make_plan(
+    plan = make_plan(
         federation,
         request,
         policy.method or None,
@@ -60,7 +62,13 @@ def plan_erasure(
         gone=gone,
         smallest=policy.smallest,
         retrainings=retrainings,
+        trained=trained,
     )
+    floor = (
+        f"a model that costs the retained clients more than {100 * policy.floor:g} points of accuracy is not "
+        f"installed, and the certificate tells of more than {100 * NOTICEABLE:g}"
+    )
+    return replace(plan, cautions=(*plan.cautions, floor))
 
 
 def admit(work: Work, given: History | None, build: Callable[[], nn.Module] | None) -> None:
@@ -77,7 +85,7 @@ def admit(work: Work, given: History | None, build: Callable[[], nn.Module] | No
         work.desk, work.client, work.federation, work.model, history=history, gone=work.gone, build=build
     )
     if plan.problems:
-        more = f" (and {len(plan.problems) - 1} more: fedunlearn plan)" if len(plan.problems) > 1 else ""
+        more = f" (and {len(plan.problems) - 1} more: look at the plan)" if len(plan.problems) > 1 else ""
         raise FedUnlearnError(f"the request cannot be answered yet: {plan.problems[0]}{more}")
     check_words(plan.method, work.engine, work.desk.policy.options)
     same = {"model": model_hash(model), "settings": settings(work.desk, plan.method)}

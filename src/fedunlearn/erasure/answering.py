@@ -21,6 +21,7 @@ from ..core import (
     Status,
     vectors,
 )
+from ..methods import recommended_options
 from ..record import locked, read_tensors
 from ..server import ForgettingFailed, forget, read_history, remove_rows
 from .admission import admit, original, recorded, settings
@@ -143,7 +144,7 @@ def _unlearn(
             cipher=work.key,
             listeners=listeners,
             witnesses=[lambda event: _follow(work, event)],
-            **policy.options,
+            **(policy.options if policy.method else recommended_options(work.method)),
         )
     except ForgettingFailed as failure:
         outcome = failure.outcome

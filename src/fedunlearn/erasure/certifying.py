@@ -17,6 +17,7 @@ from ..attestation import (
     Deletion,
     EndState,
     Grade,
+    GuardEvent,
     Kept,
     LedgerHead,
     ModelAfter,
@@ -43,12 +44,14 @@ from ..record.files import tensor_bytes
 from ..report.certificate import write_certificate_page
 from .certificate import issue
 from .desk import DAY, Case, Desk, Standing
-from .findings import evidence_entries, guard_counts, this_environment
+from .findings import COARSE, evidence_entries, guard_counts, this_environment
 from .ledger import Entry
 
 CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
 MODEL = "model.safetensors"
+NOTICEABLE = 0.03
+"""The accuracy that retained clients may lose without a word about it."""
 RETRAINED = "retrained"
 """The folder of models that were retrained for the audit of a request."""
 DELETED = (
@@ -181,12 +184,21 @@ def _stages(phases: Sequence[Phase], outcome: Outcome) -> Iterator[StageFacts]:
         )
 
 
+def utility(outcome: Outcome) -> tuple[float, float] | None:
+    """The retained clients' accuracy before and after a request; None if they did not measure it."""
+    ends = outcome.metrics[0].get("r_acc"), outcome.metrics[-1].get("r_acc")
+    return None if None in ends else (float(ends[0] or 0), float(ends[1] or 0))
+
+
 def _safety(outcome: Outcome) -> Safety:
     refused, events = guard_counts(outcome.guards or {})
     found = {
         name: [float(row[name]) for row in outcome.metrics if name in row]
         for name in ("sine", "amplification", "max_cosine", "distance")
     }
+    before, after = utility(outcome) or (None, None)
+    if before is not None and after is not None and before - after > NOTICEABLE:
+        events[GuardEvent.LOST] = 1
     return Safety(
         refused=refused,
         guard_events=events,
@@ -194,6 +206,8 @@ def _safety(outcome: Outcome) -> Safety:
         max_amplification=max(found["amplification"], default=None),
         max_abs_cos=max(found["max_cosine"], default=None),
         displacement=found["distance"][-1] if found["distance"] else None,
+        accuracy_before=None if before is None else round(before, COARSE),
+        accuracy_after=None if after is None else round(after, COARSE),
     )
 
 

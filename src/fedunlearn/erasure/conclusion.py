@@ -8,12 +8,13 @@ import re
 import warnings
 from typing import Any
 
-from ..attestation import verdict_of
+from ..attestation import Measure, verdict_of
 from ..auditing import Evidence, audit
-from ..core import FedUnlearnError, Metrics, Outcome, State, Status, vectors
+from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status, vectors
 from ..core.hashes import model_hash
+from ..driver.guards import starting, worse
 from ..evidence import Verdict
-from .certifying import certify
+from .certifying import certify, utility
 from .desk import Standing
 from .findings import evidence_entries
 from .work import Auditor, Work
@@ -34,6 +35,7 @@ ENDS = {
     Status.GUARD_STOP: Standing.GUARD_STOP,
     Status.MISSING_REPLY: Standing.PARTIAL,
     Status.DIVERGED: Standing.ESCALATED,
+    Status.HARMED: Standing.ESCALATED,
 }
 """How a request ends whose run failed."""
 
@@ -45,10 +47,13 @@ def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | Non
     if not outcome.status.failed and "end" not in told:
         verdict = str((evidence and evidence.verdict) or "none").replace(" ", "-")
         measured = found(outcome.metrics[-1], outcome.state, "end")
+        if accuracies := utility(outcome):
+            measured["measures"]["r_acc_before"] = accuracies[0]
         work.tell("verified", **measured, guards=dict(outcome.guards or {}), verdict=verdict)
     module = copy.deepcopy(work.model)
     vectors.load(module, outcome.state)
-    end = _end(outcome, evidence)
+    reason = _reason(outcome, evidence, work.desk.policy.floor)
+    end = Standing.CERTIFIED if not reason else ENDS.get(outcome.status, Standing.ESCALATED)
     document, predicate = certify(
         work.desk,
         work.case,
@@ -62,7 +67,7 @@ def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | Non
     )
     digest = hashlib.sha256(document.encode()).hexdigest()
     after, claim = predicate.model_after, str(predicate.claim.claim)
-    more = {"file": after.file_sha256} if end is Standing.CERTIFIED else {"reason": _reason(outcome)}
+    more = {"file": after.file_sha256} if end is Standing.CERTIFIED else {"reason": reason}
     work.tell(end, claim=claim, model=after.sha256, certificate=digest, **more)
 
 
@@ -98,17 +103,18 @@ def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) 
         return None
 
 
-def _end(outcome: Outcome, evidence: Evidence | None) -> Standing:
-    if outcome.status.failed:
-        return ENDS[outcome.status]
-    remembered = verdict_of(evidence_entries(evidence)[0]) is Verdict.UNDER
-    return Standing.ESCALATED if remembered or _unforgotten(outcome) else Standing.CERTIFIED
-
-
-def _reason(outcome: Outcome) -> str:
+def _reason(outcome: Outcome, evidence: Evidence | None, floor: float) -> str:
+    """Why the model cannot be certified, as a code; empty if it can."""
     if outcome.status.failed:
         return str(outcome.status)
-    return "not-forgotten" if _unforgotten(outcome) else "under-forgotten"
+    if _unforgotten(outcome):
+        return "not-forgotten"
+    entries = evidence_entries(evidence)[0]
+    if verdict_of(entries) is Verdict.UNDER:
+        return "under-forgotten"
+    _, harmed = worse(Guarded(started=starting(outcome.metrics[0])), outcome.metrics[-1], floor)
+    means = [entry.difference or 0 for entry in entries if entry.measure is Measure.RETAINED_MEAN]
+    return "harmed" if harmed or min(means, default=0) < -floor - 1e-9 else ""
 
 
 def _unforgotten(outcome: Outcome) -> bool:

@@ -80,18 +80,15 @@ AFTER: dict[Standing | None, tuple[Standing, ...]] = {
 """Which states may follow each."""
 
 NEXT_STEPS = {
-    Standing.RECEIVED: "hand the request in again: fedunlearn erase",
+    Standing.RECEIVED: "hand the request in again: {erase}",
     Standing.REFUSED: "none; the client may sign a new request",
-    Standing.AUTHENTICATED: "look at the plan, then fedunlearn erase",
-    Standing.ADMITTED: "continue with fedunlearn erase",
-    Standing.UNLEARNING: "continue with fedunlearn erase",
-    Standing.RECOVERING: "continue with fedunlearn erase",
-    Standing.VERIFIED: "continue with fedunlearn erase",
+    Standing.AUTHENTICATED: "look at the plan, then {erase}",
+    **dict.fromkeys(WORK, "continue with {erase}"),
     Standing.CERTIFIED: "send the certificate; fedunlearn purge",
     Standing.PARTIAL: "the client did not stay: wait for it and erase again, or retrain without it",
     Standing.NO_DIRECTION: "no step forgets without harm to others: erase again with another method",
     Standing.GUARD_STOP: "look at the warnings, then erase again with another method",
-    Standing.ESCALATED: "decide: erase again with another method, or withdraw the model",
+    Standing.ESCALATED: "decide: erase again with another method or more rounds, or withdraw the model",
     Standing.PURGED: "none",
 }
 
@@ -102,6 +99,8 @@ class Case:
 
     id: str
     entries: tuple[Entry, ...]
+    erase: str = field(default="fedunlearn erase", compare=False)
+    """What answers it."""
 
     def __post_init__(self) -> None:
         before: Standing | None = None
@@ -169,7 +168,7 @@ class Case:
     def next_step(self) -> str:
         if self.purging and self.standing is not Standing.PURGED:
             return "finish with fedunlearn purge"
-        return NEXT_STEPS[self.standing]
+        return NEXT_STEPS[self.standing].format(erase=self.erase)
 
     def last(self, event: str) -> Entry | None:
         return next((entry for entry in reversed(self.entries) if entry.event == event), None)
@@ -219,7 +218,7 @@ class Desk:
         if not entries:
             known = sorted({entry.request for entry in self.ledger.entries})
             raise FedUnlearnError(f"there is no request {request!r}{did_you_mean(request, known)}")
-        return Case(request, entries)
+        return Case(request, entries, self._erase)
 
     def cases(self) -> list[Case]:
         """All requests in the order of their first entries."""
@@ -227,7 +226,13 @@ class Desk:
         by_request: dict[str, list[Entry]] = {}
         for entry in entries:
             by_request.setdefault(entry.request, []).append(entry)
-        return [Case(request, tuple(found)) for request, found in by_request.items()]
+        return [Case(request, tuple(found), self._erase) for request, found in by_request.items()]
+
+    @property
+    def _erase(self) -> str:
+        """How a request is answered: the command reaches simulated federations only."""
+        own = "the run of your ServerApp that calls erasure.erase (flwr run)"
+        return "fedunlearn erase" if self.policy.simulation else own
 
     def forgotten(self, clients: Iterable[ClientId]) -> list[ClientId]:
         """Those clients that this desk has forgotten; it keeps no list of names, only keyed hashes."""

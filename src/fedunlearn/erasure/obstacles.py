@@ -9,9 +9,16 @@ from ..core import ClientId, FedUnlearnError, Phase, Replies, Request
 from ..core.registry import method as methods
 from ..evidence.measures import listed
 from ..methods import Schedule
+from ..methods.recovering import RecoveringAveraging
 from ..options import check_options
-from .choice import CLEAN_TARGETS
 from .costs import Measured
+
+CLEAN_TARGETS = {
+    **dict.fromkeys(("fedosd", "finetune", "fedquit", "fupga"), "left too much"),
+    **dict.fromkeys(("federaser", "mode", "not"), "forgot enough and harmed retained clients"),
+    "fedosd-joint": "forgot too much and ruined the model",
+}
+"""What audits found about methods where the target had no backdoor (docs/evidence/results.md)."""
 
 
 def about(method: str) -> Mapping[str, str]:
@@ -59,6 +66,19 @@ def too_small(found: Measured | None, request: Request, smallest: int) -> Iterat
                 f"target {target!r} has fewer than {smallest} training examples, and an update of so few "
                 "can reveal them: use a method that asks nothing of it, such as fast-retrain"
             )
+
+
+def too_short(phases: Sequence[Phase], request: Request, trained: int | None) -> Iterator[str]:
+    """Warn of a new model that is trained for far fewer rounds than the one that it replaces."""
+    recorded = [len(row) for row in request.history.rows.get("norms", {}).values()]
+    before = trained or max(recorded, default=0)
+    new = [phase for phase in phases if "fresh" in phase.needs]
+    rounds = sum(each.longest if isinstance(each, RecoveringAveraging) else each.rounds for each in new)
+    if 0 < 2 * rounds < before:
+        yield (
+            f"the new model gets {rounds} rounds at most, and the present one had {before}: state more under "
+            "[schedule], or the retained clients may lose accuracy"
+        )
 
 
 def cautions(

@@ -20,12 +20,12 @@ from ..driver import Guards, Participation, StopRule
 from ..driver.preconditions import preconditions
 from ..evidence.measures import listed
 from ..measure.cost import size
-from ..methods import Schedule
+from ..methods import Recommendation, Schedule, recommend
 from ..methods.fedosd import ForgettingDescent
 from ..methods.joint import JointDescent
+from ..methods.recovering import RecoveringAveraging
 from ..methods.sfu import SubspaceAscent
 from ..methods.sisa import SliceRetraining
-from .choice import recommend
 from .costs import (
     NEVER,
     PhaseCost,
@@ -37,10 +37,10 @@ from .costs import (
     rehearse,
 )
 from .disclosures import Disclosure, disclosures
-from .obstacles import about, absent_targets, cautions, phases_of, too_small
+from .obstacles import about, absent_targets, cautions, phases_of, too_short, too_small
 from .prospects import Prospects, prospects
 
-ESTIMATED = (ForgettingDescent, SubspaceAscent, SliceRetraining)
+ESTIMATED = (ForgettingDescent, RecoveringAveraging, SubspaceAscent, SliceRetraining)
 """Phases that may end before their rounds are up, or in which clients may train or send less than at most."""
 
 
@@ -189,6 +189,7 @@ def make_plan(
     retrainings: int = 0,
     canaries: bool = False,
     measured: bool = True,
+    trained: int | None = None,
 ) -> Plan:
     """What ``forget`` with the same settings will do; the model and the clients stay as they are.
 
@@ -196,11 +197,11 @@ def make_plan(
     ``measured``, the clients are asked: all measure the model, and retained ones train it once, for the time
     and for the sizes of the targets; a target with fewer than ``smallest`` training examples is a problem.
     ``retrainings`` is how many retrained models an audit will have, and ``canaries`` whether the targets have
-    planted some.
+    planted some. ``trained`` is how many rounds the model was trained for; a recorded history may tell it.
     """
     present = federation.present()
-    chosen, why = _chosen(request, method, gone, poisoned, trusted)
-    phases, problems = phases_of(chosen, schedule, options)
+    chosen, why, recommended = _chosen(request, method, gone, poisoned, trusted)
+    phases, problems = phases_of(chosen, schedule, {**recommended, **options})
     problems += preconditions(phases, request, federation, present, training, participation)
     expected = present if gone else present | {*request.targets}
     costs: tuple[PhaseCost, ...] = ()
@@ -250,18 +251,18 @@ def make_plan(
             retrainings=retrainings,
             canaries=canaries,
         ),
-        tuple(cautions(chosen, phases, request, present, found, poisoned)),
+        (*too_short(phases, request, trained), *cautions(chosen, phases, request, present, found, poisoned)),
         tuple(dict.fromkeys(problems)),
     )
 
 
 def _chosen(
     request: Request, method: str | None, gone: bool, poisoned: bool, trusted: bool
-) -> tuple[str, str]:
+) -> Recommendation:
     if method is None:
-        return recommend(request, gone=gone, poisoned=poisoned, trusted=trusted)
+        return recommend(poisoned=poisoned, gone=gone, trusted=trusted, recorded=request.history.kinds)
     summary = about(method).get("summary", "")
-    return method, f"you named it{f': {summary}' if summary else ''}"
+    return Recommendation(method, f"you named it{f': {summary}' if summary else ''}")
 
 
 def _recorded(phases: Sequence[Phase], request: Request) -> Recorded:

@@ -4,6 +4,7 @@ from .. import client as _registers_losses_and_steps  # noqa: F401
 from ..core.registry import method
 from .ablations import m1, m2, m3, m4, m5, m6
 from .ascent import ascent
+from .choice import Recommendation, recommend, recommended_options
 from .ewcsga import ewcsga
 from .fast_retrain import fast_retrain
 from .fedavg import Averaging, Pretraining
@@ -35,6 +36,7 @@ __all__ = [
     "Averaging",
     "ClusteredPretraining",
     "Pretraining",
+    "Recommendation",
     "Schedule",
     "SlicedPretraining",
     "ascent",
@@ -65,6 +67,8 @@ __all__ = [
     "noisy_finetune",
     "puf",
     "rapid",
+    "recommend",
+    "recommended_options",
     "reset",
     "retrain",
     "sfu",

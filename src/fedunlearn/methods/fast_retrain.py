@@ -10,10 +10,8 @@ import torch
 from ..core import Phase, Request, Round, State, require, train
 from ..core.registry import method
 from .fedavg import Averaging
+from .recovering import LAST, RecoveringAveraging
 from .schedule import Schedule
-
-LAST = 0.05
-"""The learning rate of the last round, as a share of the first, if there are three or more."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +58,23 @@ def share(number: int, rounds: int) -> float:
     online="retained",
 )
 def fast_retrain(
-    schedule: Schedule, *, rounds: int | None = None, momentum: float = 0.8, number: int = 1
+    schedule: Schedule,
+    *,
+    rounds: int | None = None,
+    momentum: float = 0.8,
+    number: int = 1,
+    until_recovered: bool = False,
 ) -> tuple[Phase, ...]:
     """``rounds`` replaces the schedule's total. ``momentum`` is the share of a step that the next repeats.
 
-    Another ``number`` starts from another new model, as in ``retrain``.
+    ``until_recovered`` takes these rounds as the most, ends once the retained clients have the training loss
+    that they had before, and chooses the momentum itself. Another ``number`` starts from another new model.
     """
     require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
     require(0 <= momentum < 1, "momentum", momentum, "at least 0 and below 1")
     require(number >= 1, "number", number, "1 or more")
     purpose = "fast-retrain" if number == 1 else f"fast-retrain {number}"
     total = schedule.rounds if rounds is None else rounds
+    if until_recovered:
+        return (RecoveringAveraging(2 * total, schedule.pretrain_lr, purpose=purpose, longest=total),)
     return (FreshMomentumAveraging(total, schedule.pretrain_lr, momentum=momentum, purpose=purpose),)

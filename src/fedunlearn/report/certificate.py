@@ -88,12 +88,13 @@ STOPS = {
     Status.MISSING_REPLY: "a participant was missing",
     Status.DIVERGED: "the model diverged",
     Status.GUARD_STOP: "a guard stopped it",
+    Status.HARMED: "the retained clients lost too much",
     Status.RUNNING: "not finished",
 }
 
 REASONS = {
     Reason.NOT_FINITE: "not finite",
-    Reason.NORM: "too long or practically zero",
+    Reason.NORM: "too long",
     Reason.REPLAY: "sent before",
     Reason.COPY: "a copy",
 }
@@ -150,6 +151,7 @@ def _page(predicate: Predicate, signer: str, document: str) -> dict[str, Any]:
     basis = {str(each): each.words for each in LegalBasis}.get(request.legal_basis, request.legal_basis)
     return {
         "claim": claim,
+        "exact": predicate.exact,
         "tone": TONES[claim],
         "end": predicate.claim.end_state,
         "ended_well": predicate.claim.end_state is EndState.CERTIFIED,
@@ -346,6 +348,9 @@ def _numbers(predicate: Predicate) -> Iterator[tuple[str, str]]:
     ):
         if value is not None:
             yield name, f"{value:.3g}"
+    if safety.accuracy_before is not None and safety.accuracy_after is not None:
+        accuracies = f"{safety.accuracy_before:.2f} before, {safety.accuracy_after:.2f} after"
+        yield "Accuracy of the retained clients", accuracies
 
 
 def _deletions(retention: Retention) -> Iterator[tuple[str, str]]:

@@ -162,7 +162,7 @@ def verdict(run: Run) -> str:
         unheard = ", ".join(map(str, run.outcome.get("unheard", [])))
         never = f"; {unheard} never did, so no step could take them into account" if unheard else ""
         sentences.append(f"Only {metric('coverage').text(coverage)} of the retained clients replied{never}.")
-    sentences += [f"Guards: {told}." for told in run.outcome.get("warnings", [])]
+    sentences += [f"Warning: {told}." for told in run.outcome.get("warnings", [])]
     return " ".join(sentences)
 
 

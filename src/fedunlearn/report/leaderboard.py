@@ -294,14 +294,23 @@ def leaderboard_tables(results: Path) -> dict[str, Lines]:
     return {kind: _lines(board, requests) for kind, requests in kinds.items()}
 
 
+def titled(board: Board, name: str) -> str:
+    """The name of a row; a method that is known from an abstract alone says so."""
+    source = board.values["methods"].get(name, {}).get("source")
+    return REFERENCES.get(name, f"{name} (after the abstract)" if source == "abstract" else name)
+
+
 def _lines(board: Board, requests: Sequence[str]) -> Lines:
     rows = [
         *ranked(board, requests),
-        *((REFERENCES[name], line(board, name, requests)) for name in board.references),
+        *((name, line(board, name, requests)) for name in board.references),
     ]
     return [
         ["Method", *(_cell(column.title) for column in columns(board))],
-        *([_cell(name), *(_cell(f"{c.text} {c.small}".strip()) for c in cells)] for name, cells in rows),
+        *(
+            [_cell(titled(board, name)), *(_cell(f"{c.text} {c.small}".strip()) for c in cells)]
+            for name, cells in rows
+        ),
     ]
 
 

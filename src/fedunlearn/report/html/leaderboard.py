@@ -11,7 +11,7 @@ from typing import Any
 from ...record import write
 from ..audits import REFERENCES
 from ..benchmark import LETTERS, Board, Result, read_board
-from ..leaderboard import INTERVALS, RULE, ablation, columns, line, ranked, t_quantile
+from ..leaderboard import INTERVALS, RULE, ablation, columns, line, ranked, t_quantile, titled
 from .filling import rendered
 from .plots import style
 
@@ -40,6 +40,7 @@ def _page(board: Board) -> dict[str, Any]:
         "intervals": INTERVALS,
         "columns": columns(board),
         "rows": rows,
+        "titles": {name: titled(board, name) for name in board.methods},
         "references": [(REFERENCES[name], line(board, name, board.requests)) for name in board.references],
         "styles": styles,
         "methods": {name: board.values["methods"][name] for name in board.methods},
@@ -174,7 +175,7 @@ def _method(board: Board, name: str, styles: Mapping[str, Any]) -> dict[str, Any
     told = [str(about.get(key) or "-") for key in ("summary", "paper")]
     told += [f"{file['name']}, SHA-256 {file['sha256'][:8]}"] if file else []
     return {
-        "name": REFERENCES.get(name, name),
+        "name": titled(board, name),
         "reference": name if name in REFERENCES else "",
         "ablation": ablation(name, board.methods),
         "words": {key: str(about.get(key) or "") for key in ("online", "source")},

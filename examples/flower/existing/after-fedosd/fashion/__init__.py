@@ -1,0 +1,1 @@
+"""Four sites learn to recognise clothes."""

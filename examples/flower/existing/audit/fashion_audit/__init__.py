@@ -1,0 +1,1 @@
+"""Compares models on the data of four sites."""
