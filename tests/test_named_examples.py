@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,52 @@ def test_a_script_that_is_run_again_keeps_them_out_of_later_training(tmp_path):
     assert data["sha256"]["site-1"] == digest(without(sites()["site-1"], {*TEN["site-1"], 1, 19}).train)
 
 
+def fresh_process(folder: Path, clients: dict[str, fu.ClientData]) -> list[str]:
+    """Trains on in the folder of earlier steps, without repeating them."""
+
+    def work() -> list[str]:
+        with warnings.catch_warnings(action="ignore"):
+            ours = server(folder, clients)
+            return [model_hash(ours.train(3, 0.05).state), str(len(ours.forgotten))]
+
+    return in_child(work)
+
+
+def test_a_new_process_leaves_them_out_however_the_data_is_given(tmp_path):
+    ours = server(tmp_path / "a")
+    ours.train(2, 0.1)
+    ours.forget(method="retrain", schedule=SCHEDULE, examples=TEN)
+    for name in "bcde":
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+    whole = model_hash(ours.train(3, 0.05).state)
+    assert fresh_process(tmp_path / "b", sites()) == [whole, "2"]
+    assert fresh_process(tmp_path / "c", reduced()) == [whole, "2"]  # they have been deleted
+    grown = {**sites(), "site-1": fu.ClientData(join(sites()["site-1"].train, drawn(8, 4)))}
+    fresh_process(tmp_path / "d", grown)
+    data = json.loads((tmp_path / "d/2-train/experiment.json").read_text())["data"]
+    assert data["sha256"]["site-1"] == digest(join(reduced()["site-1"].train, drawn(8, 4)))
+    for other in (drawn(7, 20), drawn(7, 8)):
+        with pytest.raises(
+            fu.FedUnlearnError, match="'site-1' forgot examples by position, and its data has"
+        ):
+            server(tmp_path / "e", {**sites(), "site-1": fu.ClientData(other)})
+
+
+def join(one: fu.Examples, other: tuple[torch.Tensor, torch.Tensor]) -> fu.Examples:
+    return fu.Examples(*(torch.cat(parts) for parts in zip(one, other, strict=True)))
+
+
+def test_a_client_forgotten_whole_joins_anew_without_them(tmp_path):
+    ours = server(tmp_path)
+    ours.train(2, 0.1)
+    ours.forget(method="not", schedule=SCHEDULE, examples={"site-1": [2]})
+    ours.forget("site-1", "retrain", SCHEDULE)
+    ours.rejoin("site-1")
+    ours.train(2, 0.1)
+    data = json.loads((tmp_path / "4-train/experiment.json").read_text())["data"]
+    assert data["sha256"]["site-1"] == digest(without(sites()["site-1"], [2]).train)
+
+
 def test_the_audit_compares_them_with_unseen_ones_and_utility_is_of_real_clients(tmp_path):
     ours = server(tmp_path)
     ours.train(3, 0.1)
@@ -178,7 +225,7 @@ def test_the_audit_compares_them_with_unseen_ones_and_utility_is_of_real_clients
     assert [(each.n_forgotten, each.n_unseen) for each in found] == [(5, 21), (5, 21)]
     assert set(evidence.influence["accuracy"]) >= {*sites()}
     (sentence,) = (text for text in request(collect([next(tmp_path.glob("1-forget*"))])) if "request" in text)
-    assert sentence == "The request: forget named examples, 5 of site-1, 5 of site-3."
+    assert sentence == f"The request: forget {', '.join(PARTS)}."
 
 
 def test_a_client_without_its_examples_is_a_client_like_any_other(tmp_path):
@@ -186,11 +233,17 @@ def test_a_client_without_its_examples_is_a_client_like_any_other(tmp_path):
     ours = server(tmp_path)
     ours.train(2, 0.1, history=["residuals"])
     ours.forget(method="not", schedule=SCHEDULE, examples={"site-1": [2]})
+    again = shutil.copytree(tmp_path, tmp_path.with_name("again"))
     assert set(ours.history.rows["residuals"]) == {*sites()} - {"site-1"}
     with pytest.raises(fu.FedUnlearnError, match="clients that trained and have forgotten no examples"):
         ours.forget("site-1", "fedrecovery", SCHEDULE)
     assert ours.forget("site-1", "retrain", SCHEDULE).status is fu.Status.DONE
     assert "site-1" not in ours.clients
+    ours = server(again)
+    with pytest.warns(UserWarning, match="train continues from the last step"):
+        ours.train(3, 0.1, history=["residuals"])
+    ours.forget("site-3", "fedrecovery", SCHEDULE)
+    assert set(server(again).history.rows["residuals"]) == {*sites()} - {"site-3"}
 
 
 def loader(data: object, **options: object) -> DataLoader:
@@ -247,16 +300,18 @@ DIFFERENT = "examples of 'site-1': give a list of different whole numbers from 0
 @pytest.mark.parametrize(
     ("examples", "sentence"),
     [
-        ({"site-9": [1]}, "unknown client 'site-9' in examples; known: site-0"),
-        ({3: [1]}, "unknown client 3 in examples"),
+        (
+            {"site-9": [1]},
+            "name in examples = 'site-9': it must be a client that holds data here; known: site-0",
+        ),
+        ({3: [1]}, "name in examples = 3: it must be a client"),
         (["site-1"], r"examples = \['site-1'\]: it must be a dict from clients to positions"),
         ({}, r"examples = \{\}: it must be a dict from clients to positions"),
         *(
             ({"site-1": rows}, DIFFERENT)
-            for rows in ([], 3, "3", [20], [-1], [1.0], [3, 4, 3], [[0], [1, 2]])
+            for rows in ([], None, "3", [20], [-1], [1.0], [3, 4, 3], [[0], [1, 2]], {3})
         ),
         ({"site-1": torch.ones(20, dtype=torch.bool)}, DIFFERENT),
-        ({"site-1": {0: 1}.items()}, DIFFERENT),
         ({"site-1": np.arange(20)}, "these are all that it holds, so name it as a target instead"),
         ({"site-0": [5]}, "client 'site-0#forget-.*' has been forgotten already"),
         (
@@ -265,8 +320,8 @@ DIFFERENT = "examples of 'site-1': give a list of different whole numbers from 0
         ),
         ({"site-0": [n for n in range(20) if n != 5]}, "these are all that it holds"),
         ({"site-4": [0]}, "client 'site-4' has been forgotten already"),
-        ({"public": [0]}, "unknown client 'public'"),
-        ({"site-2#odd": [0]}, "unknown client 'site-2#odd' in examples"),
+        ({"public": [0]}, "name in examples = 'public'"),
+        ({"site-2#odd": [0]}, "name in examples = 'site-2#odd'"),
         ({"unbatched": [0]}, "examples of 'unbatched': a DataLoader without a batch_size cannot be divided"),
         (
             {"weighted": [0]},
@@ -298,7 +353,9 @@ def test_examples_that_cannot_be_forgotten_are_refused_in_one_sentence(tmp_path,
 
 
 def test_examples_beside_targets_or_of_clients_elsewhere_are_refused(tmp_path):
-    with pytest.raises(fu.FedUnlearnError, match="are requests of their own: give one of them"):
+    with pytest.raises(
+        fu.FedUnlearnError, match="targets = 'site-1': it must be left out where examples are given"
+    ):
         server(tmp_path).forget("site-1", examples=TEN)
     with fu.simulate(network(), sites(), workers=1) as federation:
         with pytest.raises(fu.FedUnlearnError, match=r"parts=\{'#forget': …\}\), and forget 'site-3#forget'"):

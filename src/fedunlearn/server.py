@@ -41,6 +41,7 @@ from .core import (
     Task,
     did_you_mean,
     names_of,
+    require,
     require_count,
     require_federation,
     require_type,
@@ -417,7 +418,7 @@ class Server:
     def clients(self) -> tuple[ClientId, ...]:
         """The clients that are present and have not been forgotten."""
         there = self._data if self._federation is None else self._federation.present()
-        known = {*there, *self._named, *self._gone}
+        known = {*there, *self._gone, *self._named}
         return tuple(c for c in sorted(known) if c not in self.forgotten and c != self._public)
 
     def train(
@@ -695,8 +696,7 @@ class Server:
         if examples is not None:
             if self._federation is not None:
                 raise FedUnlearnError(THEIR_OWN)
-            if targets is not None:
-                raise FedUnlearnError("targets and examples are requests of their own: give one of them")
+            require(targets is None, "targets", targets, "left out where examples are given")
             self._named = parts_of(examples, {c: d for c, d in self._data.items() if c != self._public})
             targets = tuple(self._named)
         try:

@@ -173,8 +173,8 @@ def length(batch: Batch) -> int:
     return length(parts[-1])
 
 
-def part(data: Data, index: Tensor) -> Data:
-    """The examples at these places."""
+def part(data: Data, index: Tensor, *, shuffled: bool = False) -> Data:
+    """The examples at these places, in their order; ``shuffled`` where a loader shuffles."""
     if isinstance(data, Examples):
         return Examples(*(each.index_select(0, index) for each in data))  # faster than brackets
     if isinstance(data, Tensor):
@@ -185,11 +185,14 @@ def part(data: Data, index: Tensor) -> Data:
         return Subset(data, index.tolist())
     if data.batch_size is None:
         raise FedUnlearnError("a DataLoader without a batch_size cannot be divided: give it one")
-    if type(data.sampler) not in (SequentialSampler, RandomSampler):
-        raise FedUnlearnError("a DataLoader with a sampler of its own cannot be divided: give its dataset")
-    order = {"shuffle": isinstance(data.sampler, RandomSampler), "generator": data.generator}
-    chosen = Subset(data.dataset, index.tolist())
-    return DataLoader(chosen, batch_size=data.batch_size, collate_fn=data.collate_fn, **order)
+    chosen, sampler = Subset(data.dataset, index.tolist()), None
+    if shuffled and not isinstance(data.sampler, SequentialSampler):
+        if type(data.sampler) is not RandomSampler:
+            raise FedUnlearnError(
+                "a DataLoader with a sampler of its own cannot be divided: give its dataset"
+            )
+        sampler = RandomSampler(chosen, generator=data.generator)
+    return DataLoader(chosen, batch_size=data.batch_size, sampler=sampler, collate_fn=data.collate_fn)
 
 
 def own_examples(data: ClientData) -> Data:

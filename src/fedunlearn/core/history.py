@@ -17,6 +17,7 @@ from .registry import did_you_mean
 from .state import State
 
 Rows = Mapping[ClientId, Tensor]
+GROUPS = ("member", "slice")
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,8 @@ class History:
         The local models of all clients go as well: their training began with a model that knew the others.
         A client whose part (``site-3#forget``) is gone keeps its place in a group, and no more.
         """
-        named = set(clients)
-        gone = named | {client.partition("#")[0] for client in named}
-        places = dict.fromkeys(("member", "slice"), named)
+        named = frozenset(clients)
+        gone = {name for client in named for name in (client, client.partition("#")[0])}
         left = {f"cluster-{int(row)}" for c, row in self.rows.get("member", {}).items() if c in gone}
         for client in gone & self.rows.get("slice", {}).keys():
             shard, slice = map(int, self.rows["slice"][client])
@@ -79,7 +79,7 @@ class History:
             left |= {f"slice-{shard}", *(f"slice-{shard}-{number}" for number in later)}
         return History(
             {
-                kind: {client: row for client, row in rows.items() if client not in places.get(kind, gone)}
+                kind: {c: row for c, row in rows.items() if c not in (named if kind in GROUPS else gone)}
                 for kind, rows in self.rows.items()
                 if kind != "locals"
             },

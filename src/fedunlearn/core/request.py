@@ -23,9 +23,9 @@ def names_of(
     """One name or several as a tuple, each name once; fewer than ``least`` are refused."""
     given = (clients,) if isinstance(clients, str) else clients
     remedy = "give the name of a client, or a list of names"
-    if isinstance(given, Mapping):
+    if unclear := isinstance(given, Mapping) and what == "targets":
         remedy += "; Server.forget(examples={'site-3': [0, 7]}) forgets some of a client's examples"
-    require_type(isinstance(given, Iterable) and not isinstance(given, Mapping), what, given, remedy)
+    require_type(isinstance(given, Iterable) and not unclear, what, given, remedy)
     names = tuple(dict.fromkeys(given))
     for name in names:
         require_type(isinstance(name, str), f"{name!r} among {what}", name, remedy)
