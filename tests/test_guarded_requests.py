@@ -36,6 +36,7 @@ def test_a_target_that_does_nothing_is_told_of_by_forget_and_by_the_report(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:the targets' backdoor still works after")
+@pytest.mark.filterwarnings("ignore:the update of site-2 was shortened")
 def test_a_server_without_guards_takes_every_step(tmp_path):
     models = {}
     for name, guards in (("off", None), ("on", Guards())):

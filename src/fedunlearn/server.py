@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 import re
+import shutil
 import sys
+import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,7 @@ from .options import check_options, phases_of
 from .running import concluded, finished, run_in
 from .tasks import Classification, described
 
+LOG = logging.getLogger("fedunlearn")
 PUBLIC = "public"
 """The name under which public data is a member of the federation."""
 
@@ -168,7 +173,6 @@ def forget(
     server = Server(
         model,
         federation,
-        folder=folder,
         task=federation.task,
         training=training,
         participation=participation,
@@ -181,20 +185,16 @@ def forget(
     )
     earlier = (client for request in answered[:place] for client in request["targets"])
     server.forgotten = (*left_out, *earlier)
-    server._steps, server._start = place, start
+    server._folder, server._steps, server._start = Path(folder), place, start
     if history is not None:
         server.history = history if isinstance(history, History) else read_history(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
-    outcome = server.forget(
-        named, method, schedule, stop=stop, evaluate_every=every, gone=gone, guards=guards, **options
+    outcome, _ = server._answer(
+        named, _Way(method, schedule, options, guards, stop, every), gone, answered=place < len(answered)
     )
-    for warning in outcome.warnings[: -1 if "unmoved" in (outcome.guards or {}) else None]:
-        warnings.warn(warning, stacklevel=2)
+    _warn(outcome)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
-    if outcome.unheard:
-        names = ", ".join(outcome.unheard)
-        warnings.warn(f"these clients never answered, so no step protects them: {names}", stacklevel=2)
     if isinstance(history, Path | str):
         remove_rows(Path(history), named)
     if place == len(answered):
@@ -205,11 +205,19 @@ def forget(
     return outcome
 
 
+JOURNAL, ORIGIN = "server.json", "omega0.safetensors"
+"""The completed steps of a ``Server``, and the model before the first one."""
+OLDER: Mapping[str, Any] = {"shuffle": False}
+"""Settings of training that earlier versions did not record, and what their steps did."""
+GROWING = ("training", "participation", "guards")
+"""Settings that versions add to."""
 ANSWERED = "answered.json"
 """The requests that ``forget`` has answered in a folder, in their order."""
 
 
 def _answered(folder: Path) -> list[dict[str, Any]]:
+    if (folder / JOURNAL).exists():
+        raise FedUnlearnError(f"{folder} is the memory of a Server: use that, or choose another folder")
     if record.verify(folder) is None and (folder / ANSWERED).exists():
         record.tell_unverified([folder])
     read = record.read_json(folder / ANSWERED) if (folder / ANSWERED).exists() else []
@@ -242,13 +250,29 @@ def remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
         record.write_tensors(path, read_history(path).without(clients).tensors())
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How a request is to be answered."""
+
+    method: str
+    schedule: Schedule
+    options: Mapping[str, Any]
+    guards: Guards | None
+    stop: Sequence[StopRule]
+    evaluate_every: int
+
+
 class Server:
     """Holds the model, its history and its earlier requests.
 
     ``clients`` are names with their data, which are then simulated on this machine, or a ``Federation``. The
-    model starts with the parameters that the module has: load a checkpoint into it to start from one. Every
-    step is a run folder in ``folder``. A script that is run again continues where it stopped; a step that was
-    begun keeps the clients that it had.
+    model starts with the parameters that the module has: load a checkpoint into it to start from one.
+
+    ``folder`` is the memory of the server: every step is a run folder in it, and a new ``Server`` continues
+    from the last step. Clients that were forgotten never take part again, unless they ``rejoin``. A script
+    that repeats its calls from the first one on gets the recorded outcomes; any other call is a new step
+    after the last one. A step that was stopped continues with the clients that it began with. Without
+    ``folder``, the memory ends with the object.
     """
 
     def __init__(
@@ -256,7 +280,7 @@ class Server:
         model: nn.Module,
         clients: Mapping[ClientId, ClientData | Data] | Federation,
         *,
-        folder: Path | str,
+        folder: Path | str | None = None,
         task: Task = Classification(),
         training: LocalTraining = LocalTraining(),
         participation: Participation = Participation(),
@@ -270,7 +294,7 @@ class Server:
     ) -> None:
         for fine, name, given, remedy in (
             (isinstance(model, nn.Module), "model", model, "give a torch.nn.Module"),
-            (isinstance(folder, Path | str), "folder", folder, "give the path of a folder"),
+            (isinstance(folder, Path | str | None), "folder", folder, "give the path of a folder"),
             (isinstance(task, Task), "task", task, "give a Task, such as Classification()"),
             (isinstance(training, LocalTraining), "training", training, "give LocalTraining(epochs=…)"),
             (
@@ -305,6 +329,9 @@ class Server:
                     f"a client is named {PUBLIC!r}, as the public data is: give the client another name"
                 )
             self._data[PUBLIC] = ClientData(public)
+        if folder is None:
+            folder = tempfile.mkdtemp(prefix="fedunlearn-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._folder = Path(folder)
         self._task = task
         self._training = training
@@ -317,9 +344,11 @@ class Server:
         self._cipher = cipher
         self._steps = 0
         self._lr: float | None = None
+        self._rounds = 0
+        """Of all trainings."""
         self._gone: tuple[ClientId, ...] = ()
         self._trained: frozenset[ClientId] = frozenset()
-        """The clients of all trainings."""
+        """The clients that the model knows from steps of this server."""
         self._start: str | None = None
         """The hash of the model that the next step began with, where it is not that of the current one."""
         self.state = State(vectors.flatten(model), buffers=vectors.buffers(model))
@@ -332,6 +361,13 @@ class Server:
         """The clients that were forgotten, in the order of their requests."""
         self._last: tuple[tuple[ClientId, ...], State] | None = None
         """The targets of the last request, and the model before it."""
+        self._given = self._memory()
+        self._journal = _journal(self._folder)
+        self._recall()
+        self._end = self._memory() if self._journal else None
+        """What is known after the last recorded step, while a script may still repeat its calls."""
+        self._left_out: set[ClientId] = {*self.forgotten}
+        """Forgotten clients that this process was not told to forget."""
 
     @property
     def model(self) -> nn.Module:
@@ -369,7 +405,6 @@ class Server:
         other, for ``sisa``.
         """
         kinds = sorted_kinds(history)
-        require_groups(len(self.clients), clusters, slices, kinds)
         phase = (
             SlicedPretraining(rounds, lr, shards=clusters, slices=slices)
             if slices > 1
@@ -377,19 +412,23 @@ class Server:
             if clusters > 1
             else Pretraining(rounds, lr, kinds)
         )
+        plan = {"rounds": rounds, "lr": lr, "history": list(kinds), "clusters": clusters}
+        plan |= {"slices": slices} if slices > 1 else {}
+        config = {"method": "fedavg", "pretraining": plan}
+        place = self._recorded("train", (), lambda: config)
+        if place is None:
+            require_groups(len(self.clients), clusters, slices, kinds)
         if lost := sorted(self.history.rows.keys() - {*kinds, "share"}):
             warnings.warn(
                 f"this training records no {lost[0]}, so what was recorded before is dropped", stacklevel=2
             )
-        plan = {"rounds": rounds, "lr": lr, "history": list(kinds), "clusters": clusters}
-        plan |= {"slices": slices} if slices > 1 else {}
-        config = {"method": "fedavg", "pretraining": plan}
-        outcome = self._run("train", [phase], (), config, "train", evaluate_every=evaluate_every)
+        outcome, place = self._run(
+            "train", [phase], (), config, "train", repeats=place, evaluate_every=evaluate_every
+        )
+        _warn(outcome)
         if outcome.status.failed:
             raise FedUnlearnError(outcome.reason)
-        self.history = History.from_tensors(outcome.state.memory)
-        self._lr = lr
-        self._move_to(outcome)
+        self._complete("train", (), place, outcome.state)
         return outcome
 
     def forget(
@@ -406,47 +445,56 @@ class Server:
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
 
+        A request that fails raises ``ForgettingFailed`` and leaves the model as it is; the same call resumes
+        the run, and another method or schedule starts a new one.
+
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
         Their names are checked against the clients of ``train`` and of the history; without either, they are
         taken as given. ``guards`` limit what a single client can do to the model, and note it in
-        ``Outcome.warnings``; None switches them off. Targets that do not look forgotten are a Python warning,
-        too.
+        ``Outcome.warnings``, each of which is a Python warning, too; None switches them off.
 
         Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
-        Where the run fails, the model stays as it is; the same call resumes the run, and another method or
-        schedule starts a new one.
         """
         named = names_of(targets, least=1)
-        _require_schedule(schedule)
-        require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
-        before = self.state
-        known = self._took_part
+        _require_settings(schedule, guards)
+        check_options(f"method {method!r}", methods[method], options)
+        require_rules(stop)
+        way = _Way(method, schedule, options, guards, stop, evaluate_every)
+        place = self._recorded("forget", named, lambda: self._plan(named, way))
+        outcome, place = self._answer(named, way, gone, repeats=place)
+        _warn(outcome)
+        if outcome.status.failed:
+            raise ForgettingFailed(outcome)
+        self._complete("forget", named, place, outcome.state)
+        self._erase_rows(named)
+        return outcome
+
+    def rejoin(self, client: ClientId) -> None:
+        """Lets a forgotten client take part again: ``train`` includes it, and it can be forgotten again."""
+        require_type(isinstance(client, str), "client", client, "give the name of a client")
+        if self._recorded("rejoin", (client,), dict) is None and client not in self.forgotten:
+            raise FedUnlearnError(f"client {client!r} has not been forgotten here, so it need not join anew")
+        self._complete("rejoin", (client,))
+
+    def _answer(
+        self, named: tuple[ClientId, ...], way: _Way, gone: bool, **options: Any
+    ) -> tuple[Outcome, Path]:
+        """The outcome of a request and its folder; the server stays as it is."""
+        known, method = self._took_part, way.method
         self._gone = tuple(target for target in named if not known or target in known) if gone else ()
         try:
-            check_options(f"method {method!r}", methods[method], options)
-            if {*named} <= {*self.clients}:  # else a step that was begun may still be continued
-                phases = self._phases(named, method, schedule, options)
+            # A step that was begun may be continued, whoever is still there.
+            if options.get("repeats") is None and {*named} <= {*self.clients}:
+                phases = self._phases(named, method, way.schedule, way.options)
                 request = self._request(self.clients, named)
                 if gone and any(jobs.keys() & {*named} for jobs in asked(phases, request)):
                     raise FedUnlearnError(
                         f"{method} asks the targets to help, and they are gone: use a method that does not, "
                         "such as retrain, not or federaser"
                     )
-            outcome = self._try(
-                named, method, method, schedule, options, "forget", stop, evaluate_every, guards
-            )
+            return self._try(named, way, f"forget-{_slug('-'.join(named))}-{_slug(method)}", **options)
         finally:
             self._gone = ()
-        if not outcome.status.failed:
-            self.anchors = (*self.anchors, before.params)
-            self.forgotten = (*self.forgotten, *named)
-            self._last = named, before
-            self.history = self.history.without(named)
-            self._erase_rows(named)
-            self._move_to(outcome)
-        if "unmoved" in (outcome.guards or {}):
-            warnings.warn(outcome.warnings[-1], stacklevel=2)
-        return outcome
 
     def compare(
         self,
@@ -455,14 +503,19 @@ class Server:
         schedule: Schedule = Schedule(),
         *,
         evaluate_every: int = 1,
+        guards: Guards | None = Guards(),
     ) -> dict[str, Outcome]:
         """Tries several methods on one request, each from the current model, and keeps the model as it is.
 
-        ``rows`` are methods, or names of rows with the method's options, ``method`` among them. The folder
-        that they share can be reported as a comparison.
+        ``rows`` are methods, or names of rows with the method's options, ``method`` among them. ``retrain``
+        takes as many rounds as all calls of ``train`` together unless its option ``rounds`` says otherwise. A
+        row that fails is a Python warning and keeps its outcome. The folder that they share can be reported
+        as a comparison.
         """
         named = names_of(targets, least=1)
-        _require_schedule(schedule)
+        _require_settings(schedule, guards)
+        if self._end is not None and self._steps == len(self._journal) and {*named} & {*self.forgotten}:
+            self._rewind()  # a script that begins with a comparison is run again
         fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str)
         require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")
         given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
@@ -472,12 +525,17 @@ class Server:
         wanted = {row: (str(settings.get("method", row)), dict(settings)) for row, settings in given.items()}
         for method, options in wanted.values():
             options.pop("method", None)
+            if method == "retrain" and self._rounds:
+                options.setdefault("rounds", self._rounds)
             self._phases(named, method, schedule, options)  # refuses before the first row runs
         folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
-        return {
-            row: self._try(named, method, f"{folder}/{_slug(row)}", schedule, options, "", (), evaluate_every)
-            for row, (method, options) in wanted.items()
-        }
+        outcomes = {}
+        for row, (method, options) in wanted.items():
+            way = _Way(method, schedule, options, guards, (), evaluate_every)
+            outcome, _ = outcomes[row], _ = self._try(named, way, f"{folder}/{_slug(row)}")
+            if outcome.status.failed:
+                warnings.warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", stacklevel=2)
+        return outcomes
 
     def audit(
         self, retrained: Model | None = None, *, again: Model | None = None, references: Sequence[Model] = ()
@@ -514,56 +572,169 @@ class Server:
         options: Mapping[str, Any],
     ) -> tuple[Phase, ...]:
         """The phases of a method, refused where something that it needs is missing."""
-        phases = phases_of(method, schedule, options)
+        phases, request = phases_of(method, schedule, options), self._request(self.clients, targets)
+        if unknown := sorted({*targets} - self._took_part) if self._took_part else ():
+            raise FedUnlearnError(
+                f"client {unknown[0]!r} never took part in training here, so there is nothing to forget"
+            )
         try:
-            requirements.check(phases, self._request(self.clients, targets), self._task)
+            requirements.check(phases, request, self._task)
         except FedUnlearnError as error:
             raise FedUnlearnError(f"{method}: {error}") from None
         return phases
 
-    def _try(
-        self,
-        targets: tuple[ClientId, ...],
-        method: str,
-        place: str,
-        schedule: Schedule,
-        options: Mapping[str, Any],
-        kind: str,
-        stop: Sequence[StopRule],
-        evaluate_every: int,
-        guards: Guards | None = None,
-    ) -> Outcome:
-        """A request with a method, in the folder of that name."""
-        require_rules(stop)
-        if self._lr is not None and schedule.pretrain_lr == Schedule.pretrain_lr:
-            schedule = replace(schedule, pretrain_lr=self._lr)
-        phases = phases_of(method, schedule, options)
-        config = {
-            "method": method,
-            "options": dict(options),
+    def _plan(self, targets: tuple[ClientId, ...], way: _Way) -> dict[str, Any]:
+        """The settings of a request."""
+        schedule = self._scheduled(way.schedule)
+        return {
+            "method": way.method,
+            "options": dict(way.options),
             "request": {"level": "client", "targets": list(targets)},
             "pretraining": {"lr": schedule.pretrain_lr},
             "unlearning": {"rounds": schedule.unlearn_rounds, "lr": schedule.unlearn_lr},
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
-            "stop": [repr(rule) for rule in stop],
-            "evaluate_every": None if evaluate_every == sys.maxsize else evaluate_every,
-            **({} if guards is None else {"guards": asdict(guards)}),
+            "stop": [repr(rule) for rule in way.stop],
+            "evaluate_every": None if way.evaluate_every == sys.maxsize else way.evaluate_every,
+            **({} if way.guards is None else {"guards": asdict(way.guards)}),
         }
-        name = f"{kind}-{_slug('-'.join(targets))}-{_slug(place)}" if kind else place
-        return self._run(
-            name,
-            phases,
-            targets,
-            config,
-            "request",
-            stop=stop,
-            evaluate_every=evaluate_every,
-            guards=guards,
-        )
 
-    def _move_to(self, outcome: Outcome) -> None:
-        self.state = State(outcome.state.params, buffers=outcome.state.buffers)
+    def _scheduled(self, schedule: Schedule) -> Schedule:
+        """With the learning rate of ``train``, unless another one is stated."""
+        if self._lr is None or schedule.pretrain_lr != Schedule.pretrain_lr:
+            return schedule
+        return replace(schedule, pretrain_lr=self._lr)
+
+    def _try(
+        self, targets: tuple[ClientId, ...], way: _Way, name: str, **options: Any
+    ) -> tuple[Outcome, Path]:
+        """A request with a method, in the folder of that name."""
+        require_rules(way.stop)
+        phases = phases_of(way.method, self._scheduled(way.schedule), way.options)
+        options |= {"stop": way.stop, "guards": way.guards, "evaluate_every": way.evaluate_every}
+        return self._run(name, phases, targets, self._plan(targets, way), "request", **options)
+
+    def _memory(self) -> dict[str, Any]:
+        """What a step may change."""
+        own = ("_steps", "_lr", "_rounds", "_trained", "_last")
+        return {name: vars(self)[name] for name in ("state", "history", "anchors", "forgotten", *own)}
+
+    def _rewind(self) -> None:
+        """Goes back to before the first step."""
+        self._end = self._memory()
+        vars(self).update(self._given)
+
+    def _recall(self) -> None:
+        """Continues from the last recorded step."""
+        if self._journal and (kept := self._folder / ORIGIN).exists():
+            self.state, _ = record.read_state(kept, self._cipher)
+        self._origin = self.state
+        for number, entry in enumerate(self._journal):
+            place, state = self._folder / entry["step"], None
+            if entry["step"]:
+                if not finished(place):
+                    raise FedUnlearnError(f"{place}, a step that {JOURNAL} lists, is missing: restore it")
+                record.verify(place)
+                begun = record.read_json(place / "experiment.json")
+                if begun["architecture"] != vectors.architecture(self._module):
+                    raise FedUnlearnError(
+                        f"{place} has a model of another architecture: choose another folder"
+                    )
+                unknown = begun["start"] != record.model_hash(self.state)
+                if unknown and not number and entry["kind"] == "forget":
+                    raise FedUnlearnError(
+                        f"nobody kept the model with which {place} began: load it into the module, or choose "
+                        "another folder"
+                    )
+                state, _ = record.read_state(max(place.glob("checkpoints/*.safetensors")), self._cipher)
+            self._move_on(entry, state)
+        if self._journal and self._journal[-1]["kind"] == "forget":  # a kill may have left rows
+            self._erase_rows(self.forgotten)
+
+    def _recorded(
+        self, kind: str, targets: tuple[ClientId, ...], plan: Callable[[], Mapping[str, Any]]
+    ) -> Path | None:
+        """The folder of the step that a call repeats; for any other, the server moves to its last step."""
+        if self._end is None:
+            return None
+        if first := self._steps == len(self._journal):
+            self._rewind()
+        end, entry = self._end, self._journal[self._steps]
+        place: Path = self._folder / entry["step"]
+        differ = "" if [kind, [*targets]] == [entry["kind"], entry["targets"]] else "it is another call"
+        if entry["step"] and not differ:
+            begun, config = record.read_json(place / "experiment.json"), self._config(plan(), targets)
+            differ = "; ".join(_differences(begun, config, history=False)) or _changed(begun, config)
+            new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"]))
+            if new and not differ and kind == "train":
+                differ = f"it had no {', '.join(new)}"
+            if not differ and begun["start"] != config["start"]:
+                vars(self).update(end)
+                raise FedUnlearnError(_other_start(place))
+        if differ:
+            vars(self).update(end)
+            self._end = None
+            last = self._journal[-1]["step"] or "a client that joined anew"
+            told = f"{kind} continues from the last step of {self._folder}, {last}"
+            if kind == "train":
+                why = f"because it does not repeat {place.name} ({differ})"
+                warnings.warn(f"{told}, {why}: to train from the start choose another folder", stacklevel=3)
+            else:
+                LOG.info(told)
+            return None
+        if first and (later := sorted({*end["forgotten"]} - {*targets})):
+            warnings.warn(
+                f"this script repeats the steps of {self._folder} from the first one on: until it has "
+                f"repeated them all, server.model may be one that still knows {', '.join(later)}",
+                stacklevel=3,
+            )
+        return place
+
+    def _complete(
+        self, kind: str, targets: tuple[ClientId, ...], place: Path | None = None, state: State | None = None
+    ) -> None:
+        """Moves on after a step, and records it unless it is repeated."""
+        step = place.relative_to(self._folder).as_posix() if place else ""
+        entry = {"kind": kind, "step": step, "targets": list(targets)}
+        if self._end is None:
+            journal, path = [*self._journal, entry], self._folder / JOURNAL
+            with record.locked(self._folder / "lock", wait=True):
+                if path.exists() and record.read_json(path) != self._journal:
+                    raise FedUnlearnError(
+                        f"another process has completed a step in {self._folder} meanwhile: make the Server "
+                        "anew, and repeat the call"
+                    )
+                files = record.claim(self._folder, cipher=self._cipher)
+                if not self._steps:
+                    self._origin = self.state
+                origin = {} if ORIGIN in files else {ORIGIN: files.state(self._origin)}
+                files.write({**origin, JOURNAL: record.json_bytes(journal)})
+            self._journal = journal
+        self._move_on(entry, state)
+        self._left_out -= {*targets}
+        if self._steps == len(self._journal):
+            self._end = None
+
+    def _move_on(self, entry: Mapping[str, Any], state: State | None) -> None:
+        """Takes over what a completed step leaves behind."""
+        targets, place = tuple(entry["targets"]), self._folder / entry["step"]
         self._steps += 1
+        if state is None:
+            self.forgotten = tuple(client for client in self.forgotten if client not in targets)
+            return
+        begun = record.read_json(place / "experiment.json")
+        heard = {*begun["data"]["names"]}.difference(targets, record.read_outcome(place).get("unheard", ()))
+        if entry["kind"] == "train":
+            self.history = History.from_tensors(state.memory)
+            self._lr = begun["pretraining"]["lr"]
+            self._rounds += begun["pretraining"]["rounds"]
+            self._trained |= heard
+        else:
+            self.anchors = (*self.anchors, self.state.params)
+            self.forgotten = (*self.forgotten, *targets)
+            self._last = targets, self.state
+            self.history = self.history.without(targets)
+            self._trained = (self._trained and self._trained | heard).difference(targets)
+        self.state = State(state.params, buffers=state.buffers)
 
     def _request(self, clients: tuple[ClientId, ...], targets: tuple[ClientId, ...]) -> Request:
         for target in targets:
@@ -600,21 +771,37 @@ class Server:
         targets: tuple[ClientId, ...],
         plan: Mapping[str, Any],
         purpose: str,
+        *,
+        repeats: Path | None = None,
+        answered: bool = False,
         **options: Any,
-    ) -> Outcome:
-        config = json.loads(json.dumps(self._config(plan, targets)))
-        place, begun = _claim(self._folder / f"{self._steps}-{name}", config)
-        if purpose == "train":
-            self._trained |= {*begun["data"]["names"]}
+    ) -> tuple[Outcome, Path]:
+        """Runs a step, continues it or repeats its outcome; returns its folder, too."""
+        place, begun = (
+            _claim(self._folder / f"{self._steps}-{name}", self._config(plan, targets), answered)
+            if repeats is None
+            else (repeats, record.read_json(repeats / "experiment.json"))
+        )
         request = self._request(tuple(begun["data"]["names"]), targets)
+        there = self._data if self._federation is None else self._federation.present()
+        if repeats is None and (again := sorted(self._left_out.intersection(self.forgotten, there))):
+            warnings.warn(
+                f"{', '.join(again)}: forgotten in {self._folder}, so left out of this step; a client that "
+                "joins anew needs server.rejoin(name) first",
+                stacklevel=4,
+            )
+            self._left_out.clear()
+        # A step that has ended was computed with the software of its time.
+        made_with = record.read_json(place / "environment.json") if finished(place) else {}
         identity = {
             "config": begun,
             "anchors": [record.digest({"anchor": anchor}) for anchor in request.anchors],
-            **record.decisive(),
+            **{key: made_with.get(key, value) for key, value in record.decisive().items()},
         }
+        older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(self._training, k)}
         with record.locked(place / "lock"):
             if finished(place):
-                return concluded(place, identity, self._cipher)
+                return concluded(place, identity, self._cipher), place
             files = record.claim(place, record.fingerprint(begun), cipher=self._cipher)
             files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:
@@ -627,12 +814,12 @@ class Server:
                     federation,
                     listeners=(log_rounds(), *self._listeners),
                     witnesses=self._witnesses,
-                    training=self._training,
+                    training=replace(self._training, **older),
                     participation=self._participation,
                     seed=derive(purpose, self._seed, self._steps, *targets),
                     **options,
                 )
-        return replace(outcome, metrics=tuple(record.read_metrics(place)))
+        return replace(outcome, metrics=tuple(record.read_metrics(place))), place
 
     def _config(self, plan: Mapping[str, Any], targets: tuple[ClientId, ...]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
@@ -646,11 +833,11 @@ class Server:
                 for c, each in held.items()
             },
         }
-        own_code = isinstance(self._federation, Selective)
+        own_code, training = isinstance(self._federation, Selective), asdict(self._training)
         frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
         # Of the history, what is left after the request: its rows of the targets are deleted then.
         history = self.history.without(targets).tensors()
-        return {
+        config = {
             "kind": "server",
             "name": self._folder.name,
             "seed": self._seed,
@@ -659,7 +846,7 @@ class Server:
             "start": self._start or record.model_hash(self.state),
             "data": data,
             # Clients with their own code choose their epochs and batches themselves.
-            "training": {"decay": self._training.decay} if own_code else asdict(self._training),
+            "training": {k: v for k, v in training.items() if k in ("decay", "shuffle") or not own_code},
             "participation": asdict(self._participation),
             "task": described(self._task),
             **({"frozen": record.digest(frozen)} if frozen else {}),
@@ -667,6 +854,7 @@ class Server:
             **({"clients": "with their own code"} if own_code else {}),
             **plan,
         }
+        return dict(json.loads(json.dumps(config)))
 
     def _engine(self, clients: Sequence[ClientId]) -> AbstractContextManager[Federation]:
         if self._federation is not None:
@@ -696,51 +884,109 @@ class Server:
                     files.write({name: files.state(left, **more) for name, (left, more) in changed.items()})
 
 
-def _claim(base: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path, dict[str, Any]]:
     """The folder of a step, and the settings that the step began with.
 
-    A step keeps the clients that it began with, whoever is present now. After a failure, other settings get
-    a folder of their own.
+    A step that was stopped keeps the clients that it began with. Other settings or other data get a folder of
+    their own, and so do new clients once the step has ended. A request that was answered is only repeated.
     """
     for number in range(1, 1000):
         place = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        manifest = record.verify(place, resuming=not finished(place))
+        done, stopped = finished(place), not (place / "outcome.json").exists()
+        manifest = record.verify(place, resuming=not done)
         if not any((place / "checkpoints").glob("*.safetensors")):
             return place, dict(config)
         if manifest is None or not manifest.verified:
             record.tell_unverified([place])
         begun = record.read_json(place / "experiment.json")
-        if _settings(begun) == _settings(config):
-            if begun["start"] != config["start"]:
+        new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
+        if differ := _differences(begun, config, history=not answered):
+            if answered and done:
                 raise FedUnlearnError(
-                    f"{place} was begun with other starting weights: seed the model's initialisation with "
-                    "torch.manual_seed, or choose another folder"
+                    f"{place} has answered this request with other settings ({'; '.join(differ)}): repeat it "
+                    "with those, or choose another folder"
                 )
-            if client := _changed(begun["data"], config["data"]):
-                raise FedUnlearnError(
-                    f"the data of client {client!r} has changed since {place} was begun: "
-                    "choose another folder"
-                )
+        elif changed := _changed(begun, config):
+            if stopped:
+                warnings.warn(f"{changed} since {place} was begun, so it begins anew", stacklevel=4)
+        elif begun["start"] != config["start"]:
+            if done or stopped:
+                raise FedUnlearnError(_other_start(place))
+        elif not (done and new):
+            if new:
+                told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
+                warnings.warn(told, stacklevel=4)
             return place, begun
-        if finished(place) or not (place / "outcome.json").exists():
-            raise FedUnlearnError(
-                f"{place} holds a run with other settings: choose another folder, or the settings of that run"
-            )
     raise FedUnlearnError(f"{base} has failed too often: choose another folder")
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in ("data", "start")}
+def _other_start(place: Path) -> str:
+    return (
+        f"{place} was begun with other starting weights: seed the model's initialisation with "
+        "torch.manual_seed, or choose another folder"
+    )
 
 
-def _changed(begun: Mapping[str, Any], now: Mapping[str, Any]) -> ClientId | None:
-    """The first client that is still there and whose examples or evaluation sets are others than before."""
+def _differences(begun: Mapping[str, Any], config: Mapping[str, Any], *, history: bool = True) -> list[str]:
+    """Which settings differ, and how; those that only one of two versions knows are not compared."""
+    old, new = _flat(begun), _flat(config)
+    return [
+        f"{key} was {old.get(key, 'not set')!s:.60} and is {new.get(key, 'not set')!s:.60}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+        and (history or key != "history")
+        and ((key in old and key in new) or not {key.partition(".")[0]} <= {*GROWING} & {*begun} & {*config})
+    ]
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by one name each, without those that tell no step from another."""
+    found: dict[str, Any] = {}
+    for key in config.keys() - {"data", "start", "name"}:
+        nested = config[key] if isinstance(config[key], Mapping) else {"": config[key]}
+        found |= {f"{key}.{name}".rstrip("."): value for name, value in nested.items()}
+    return found
+
+
+def _changed(begun: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Says whose examples or evaluation sets are others than before, of the clients that are still there."""
     for kind in ("sha256", "evaluations"):
-        before = begun.get(kind, {})
-        for client in sorted(before.keys() & now[kind].keys()):
-            if before[client] != now[kind][client]:
-                return str(client)
-    return None
+        before, now = begun["data"].get(kind, {}), config["data"][kind]
+        for client in sorted(before.keys() & now.keys()):
+            if before[client] != now[client]:
+                return f"the data of client {client!r} has changed"
+    return ""
+
+
+def _journal(folder: Path) -> list[dict[str, Any]]:
+    """The completed steps in a folder; an earlier version left nothing but their folders."""
+    if (folder / ANSWERED).exists():
+        raise FedUnlearnError(f"{folder} belongs to forget(…): use that, or choose another folder")
+    record.verify(folder)
+    found: list[dict[str, Any]] = record.read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else []
+    here, model = [""], None
+    while here and not (folder / JOURNAL).exists():
+        places = [*folder.glob(f"{len(found)}-train*"), *folder.glob(f"{len(found)}-forget-*")]
+        begun = {place: record.read_json(place / "experiment.json") for place in places if finished(place)}
+        here = [place.name for place, config in begun.items() if model in (None, config["start"])]
+        if len(here) > 1:
+            names = " and ".join(sorted(here))
+            raise FedUnlearnError(f"which of {names} in {folder} counts? Move the others elsewhere")
+        for step in here:
+            targets = begun[folder / step].get("request", {}).get("targets", [])
+            found.append({"kind": "forget" if targets else "train", "step": step, "targets": targets})
+            model = record.read_outcome(folder / step)["model_sha256"]
+    return found
+
+
+def _warn(outcome: Outcome) -> None:
+    """Makes Python warnings of what an outcome notes."""
+    told = list(outcome.warnings)
+    if outcome.unheard and not outcome.status.failed:
+        names = ", ".join(outcome.unheard)
+        told.append(f"these clients were never heard in this step, so nothing in it reflects them: {names}")
+    for warning in told:
+        warnings.warn(warning, stacklevel=3)
 
 
 def _slug(name: str) -> str:
@@ -767,8 +1013,9 @@ def _reset(model: nn.Module) -> nn.Module:
     return module
 
 
-def _require_schedule(given: object) -> None:
-    require_type(isinstance(given, Schedule), "schedule", given, "give Schedule(…)")
+def _require_settings(schedule: object, guards: object) -> None:
+    require_type(isinstance(schedule, Schedule), "schedule", schedule, "give Schedule(…)")
+    require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
 
 
 def _functions(given: object) -> bool:

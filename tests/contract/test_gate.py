@@ -239,7 +239,7 @@ def test_where_only_a_stranger_answers_the_reason_is_that_of_the_clients():
     assert outcome.status is Status.MISSING_REPLY
     assert outcome.reason == (
         "0 of 4 clients sent what can be used in round 1 of unlearning: site-1, site-0, site-2, site-3, "
-            "site-4 (absent: did not answer): resume later, when they are back"
+        "site-4 (absent: did not answer): resume later, when they are back"
     )
 
 

@@ -128,7 +128,7 @@ def test_where_fewer_answer_than_the_minimum_the_run_can_be_resumed():
     assert outcome.status is Status.MISSING_REPLY
     assert outcome.reason == (
         "2 of 4 clients sent what can be used in round 2 of unlearning, and the minimum is 3: "
-            "site-0, site-2 (absent: is switched off): resume later, when they are back"
+        "site-0, site-2 (absent: is switched off): resume later, when they are back"
     )
     back = unlearn(phases("fedosd"), request(), Quadratics(), resume=heard[-1].progress, **given)
     assert torch.equal(back.params, unlearn(phases("fedosd"), request(), Quadratics()).params)

@@ -447,14 +447,14 @@ def test_a_model_that_costs_the_retained_clients_more_than_the_floor_is_a_failur
             return {"test": {score: mean[score]}}
 
     events: list[Event] = []
-    outcome = unlearn(
-        phases("finetune", FIVE), request(), Worse(), floor=floor, listeners=[events.append]
-    )
+    outcome = unlearn(phases("finetune", FIVE), request(), Worse(), floor=floor, listeners=[events.append])
     assert outcome.status is status
     assert any("worse off than before" in each for each in outcome.warnings) is told
     assert status.failed is bool(outcome.reason)
     assert not torch.equal(outcome.params, request().params)
-    again = unlearn(phases("finetune", FIVE), request(), Quadratics(), floor=floor, resume=events[-1].progress)
+    again = unlearn(
+        phases("finetune", FIVE), request(), Quadratics(), floor=floor, resume=events[-1].progress
+    )
     assert (again.status, again.reason, again.warnings) == (status, outcome.reason, outcome.warnings)
 
 
@@ -495,6 +495,7 @@ def test_a_repair_that_fails_can_be_tried_again():
 def test_a_stop_without_post_training_is_final_too():
     events: list[Event] = []
     whole = ended(listeners=[events.append], schedule=Schedule(5, 0.05, 0, 0.05))
+    assert whole.status is Status.GUARD_STOP
     again = ended(resume=events[-1].progress, attacks={}, schedule=Schedule(5, 0.05, 0, 0.05))
     assert again.metrics == ()
     assert (again.status, again.reason) == (whole.status, whole.reason)

@@ -20,9 +20,11 @@ from fedunlearn import (
     Event,
     Examples,
     FedUnlearnError,
+    Guards,
     Job,
     LocalTraining,
     Outcome,
+    Participation,
     Replies,
     Reply,
     Request,
@@ -255,6 +257,75 @@ def test_one_broken_update_never_enters_the_model_and_does_not_end_the_run():
     assert torch.equal(outcome.params, unlearn((Averaging(3, 0.1),), request(), without).params)
     assert [row["missing"] for row in outcome.metrics[1:]] == [1, 1, 1]
     assert outcome.unheard == ("site-2",)
+
+
+@pytest.mark.parametrize("guards", [None, Guards()])
+def test_every_client_that_was_left_out_is_named_with_how_often_and_why_also_after_a_resume(guards):
+    heard: list[Event] = []
+    phases = [Pretraining(6, 0.1)]
+
+    def federation():
+        broken = Spoiled(times(float("nan")), {"site-2"}, {2, 3})
+        broken._absent = {"site-3": [1], "site-2": [5]}
+        return broken
+
+    asked = request(targets=())
+    outcome = unlearn(phases, asked, federation(), listeners=[heard.append], guards=guards)
+    assert outcome.warnings == (
+        "site-2 was left out of 2 of 6 rounds: sent a displacement that is not finite",
+        "site-2 was left out of 1 of 6 rounds: is switched off",
+        "site-3 was left out of 1 of 6 rounds: is switched off",
+    )
+    again = federation()
+    again.exchanged = [({}, Replies({}))] * 2
+    resumed = unlearn(phases, asked, again, resume=heard[2].progress, guards=guards)
+    assert resumed.warnings == outcome.warnings
+
+
+def test_a_client_that_was_not_drawn_is_not_missing_and_one_that_is_away_is():
+    drawn = unlearn([Averaging(4, 0.1)], request(), Quadratics(), participation=Participation(count=2))
+    assert not any("left out" in each for each in drawn.warnings)
+    with pytest.warns(UserWarning, match="is not present"):
+        away = unlearn([Averaging(4, 0.1)], request(clients=(*CLIENTS, "site-7")), Quadratics())
+    assert "site-7 was left out of 4 of 4 rounds: was not there" in away.warnings
+
+
+@pytest.mark.parametrize("where", ["train", "test"])
+def test_a_loss_that_no_training_leads_to_is_divergence(where):
+    class Absurd(Quadratics):
+        def perform(self, client, job, terms):
+            reply = super().perform(client, job, terms)
+            wild = where == "train" and len(self.exchanged) == 2
+            return replace(reply, statistics={"train": {"loss": Mean(7e20, 1)}}) if wild else reply
+
+        def measured(self, client, params):
+            wild = where == "test" and len(self.exchanged) == 3
+            return {"test": {"loss": Mean(7e20 if wild else 1.0, 1)}}
+
+    outcome = unlearn([Pretraining(5, 0.1)], request(targets=()), Absurd())
+    assert outcome.status is Status.DIVERGED
+    assert "the retained clients' mean loss is 7.0e+20" in outcome.reason
+    assert torch.equal(outcome.params, unlearn([Pretraining(2, 0.1)], request(), Quadratics()).params)
+
+
+@pytest.mark.parametrize(("lr", "warned"), [(1e-9, True), (0.05, False)])
+def test_a_rate_at_which_a_new_model_does_not_learn_is_told_of_in_the_round_in_which_it_is_seen(
+    lr, warned, caplog
+):
+    for phases in ([Pretraining(6, lr)], method["retrain"](Schedule(3, 0.1, 3, 0.1, pretrain_lr=lr))):
+        caplog.clear()
+        outcome = unlearn(phases, request(), Quadratics())
+        told = [each for each in outcome.warnings if "has not fallen in the first 5 rounds" in each]
+        assert bool(told) is warned
+        assert [record.getMessage() for record in caplog.records] == told
+
+
+def test_the_rate_that_was_sent_is_recorded():
+    federation = Listening()
+    outcome = unlearn(method["fast-retrain"](SHORT), request(), federation, training=LocalTraining(decay=0.9))
+    sent = [terms.rate(job) for jobs, terms in federation.trained() for job in [next(iter(jobs.values()))]]
+    assert [row["lr"] for row in outcome.metrics[1:]] == sent
+    assert sent[-1] < 0.1 * sent[0]
 
 
 def test_where_every_update_is_broken_the_run_ends_as_diverged_with_the_last_good_model():

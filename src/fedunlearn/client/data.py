@@ -1,4 +1,4 @@
-"""What a client holds: tensors, a dataset or a data loader, in batches of a fixed order."""
+"""What a client holds: tensors, a dataset or a data loader, in batches."""
 
 from __future__ import annotations
 
@@ -175,11 +175,11 @@ def length(batch: Batch) -> int:
 def part(data: Data, index: Tensor) -> Data:
     """The examples at these places."""
     if isinstance(data, Examples):
-        return data.take(index)
+        return Examples(*(each.index_select(0, index) for each in data))  # faster than brackets
     if isinstance(data, Tensor):
-        return data[index]
+        return data.index_select(0, index)
     if isinstance(data, Mapping):
-        return {name: each[index] for name, each in data.items()}
+        return {name: each.index_select(0, index) for name, each in data.items()}
     if not isinstance(data, DataLoader):
         return Subset(data, index.tolist())
     if data.batch_size is None:
@@ -195,20 +195,30 @@ def own_examples(data: ClientData) -> Data:
     return part(data.train, torch.arange(size(data.train) - size(data.evaluations["canary-in"])))
 
 
-def batches(data: Data, most: int) -> Iterator[Batch]:
-    """Consecutive batches in a fixed order; a loader brings its own."""
-    if isinstance(data, Examples):
+def batches(data: Data, most: int, order: Tensor | None = None) -> Iterator[Batch]:
+    """Consecutive batches, of examples as they are held or in another order; a loader brings its own."""
+    if isinstance(data, DataLoader):
+        yield from data
+    elif isinstance(data, Dataset):
+        for index in torch.arange(size(data)).split(most) if order is None else divided(order, most):
+            yield default_collate([data[number] for number in index.tolist()])
+    elif order is not None:
+        yield from (part(data, index) for index in divided(order, most))
+    elif isinstance(data, Examples):
         yield from map(Examples, data.x.split(most), data.y.split(most))
     elif isinstance(data, Tensor):
         yield from data.split(most)
-    elif isinstance(data, Mapping):
-        for start in range(0, size(data), most):
-            yield {name: part[start : start + most] for name, part in data.items()}
-    elif isinstance(data, DataLoader):
-        yield from data
     else:
         for start in range(0, size(data), most):
-            yield default_collate([data[number] for number in range(start, min(start + most, size(data)))])
+            yield {name: part[start : start + most] for name, part in data.items()}
+
+
+def divided(order: Tensor, most: int) -> list[Tensor]:
+    """The batches of an order; one example that is left joins the batch before: BatchNorm needs two."""
+    parts = list(order.split(most, -1))
+    if parts[-1].shape[-1] == 1 and most > 1 and len(parts) > 1:
+        parts[-2:] = [torch.cat(parts[-2:], -1)]
+    return parts
 
 
 def reseed(data: Data, seed: int) -> None:

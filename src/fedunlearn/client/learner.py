@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +30,7 @@ from ..core import (
     vectors,
 )
 from ..core.rows import empty
-from ..evidence import Scores
+from ..evidence import Scores, auc
 from ..maths.paging import let_go
 from . import audit, canaries, relearning, trial
 from . import data as holdings
@@ -38,6 +40,9 @@ from .perceptron import as_perceptron
 from .placement import Placement
 
 EVALUATION_BATCH = 200
+
+Losses: TypeAlias = tuple[list[Tensor], int]
+"""Of the batches, each summed over its examples, and how many examples were seen."""
 
 FEW = 64
 """Examples up to which a client trains together with others; more fill a matrix product by themselves."""
@@ -93,6 +98,8 @@ class Learner:
             sets = {name: held for name, held in data.evaluations.items() if name not in AUDITED}
             if job.config.get("on") == "train":
                 sets = {"train": data.train}
+            elif job.config.get("on") == "forget" and sets.keys().isdisjoint(("forget", "backdoor")):
+                return Reply(None, examples, self._remembered(holdings.own_examples(data), sets))
             return Reply(None, examples, self._measure(sets))
         if job.work == "relearn":
             return Reply(None, examples, self._measure({"forgotten": relearning.rest(client, data, job)}))
@@ -143,7 +150,7 @@ class Learner:
         return replies
 
     def _train(self, client: ClientId, data: Data, job: Job, terms: Terms, out: Vector) -> Reply:
-        """Local SGD over consecutive batches in fixed order; returns Δ = ω − ω_i.
+        """Local SGD over batches; returns Δ = ω − ω_i.
 
         Steps are summed up by themselves and the model is ω − Σ: taken as a difference of float32 models,
         a small Δ would lose most of its digits.
@@ -159,7 +166,7 @@ class Learner:
         run = self._sum_gradients if criterion is not None else self._sum_steps
         with self._seeded(terms.seed_of(client), data):
             self._module.train()
-            losses, seen = run(data, job, terms, out)
+            losses, seen = run(self._epochs(client, data, job, terms), job, terms, out)
         let_go(out)
         trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
@@ -169,11 +176,8 @@ class Learner:
             buffers={name: buffer.cpu() for name, buffer in vectors.buffers(self._module).items()},
         )
 
-    def _sum_gradients(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
-        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales.
-
-        Returns the losses of the batches, summed over examples, and how many examples were seen.
-        """
+    def _sum_gradients(self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector) -> Losses:
+        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
         name = str(job.config.get("loss", "task"))
         loss, criterion = registry.loss[name](self.task, job), self.task.criterion(name)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
@@ -181,7 +185,7 @@ class Learner:
         # Not in the row of the client: among many that is cold memory, and begins in mid cache line.
         gradients = self._moved.zero_()
         with self._summing():
-            for batch in self._epochs(data, job, terms):
+            for batch in batches:
                 if losses:  # after the last batch nobody needs the model
                     torch.sub(start, gradients, alpha=lr, out=self._params)
                 if self._perceptron and criterion and isinstance(batch, Examples):
@@ -196,14 +200,14 @@ class Learner:
         torch.mul(gradients.cpu(), lr, out=out)
         return losses, seen
 
-    def _sum_steps(self, data: Data, job: Job, terms: Terms, out: Vector) -> tuple[list[Tensor], int]:
+    def _sum_steps(self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector) -> Losses:
         """Any loss with any step rule."""
         loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
         rule = registry.step[str(job.config.get("step", "plain"))](job)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
         losses: list[Tensor] = []
         moved = self._moved.zero_()
-        for batch in self._epochs(data, job, terms):
+        for batch in batches:
             with self._arithmetic():
                 found = loss(self._module, batch)
             slopes = torch.autograd.grad(found, self._parameters, materialize_grads=True)
@@ -216,16 +220,17 @@ class Learner:
         out.copy_(moved)
         return losses, seen
 
-    def _epochs(self, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
-        for _ in range(terms.passes(job)):
-            yield from self._batches(data, terms.batch_size)
+    def _epochs(self, client: ClientId, data: Data, job: Job, terms: Terms) -> Iterator[Batch]:
+        for epoch in range(terms.passes(job)):
+            order = terms.order(client, epoch, holdings.size(data))
+            yield from self._batches(data, terms.batch_size, order)
 
-    def _batches(self, data: Data, size: int) -> Iterator[Batch]:
-        for batch in holdings.batches(data, size):
+    def _batches(self, data: Data, size: int, order: Tensor | None = None) -> Iterator[Batch]:
+        for batch in holdings.batches(data, size, order):
             yield self._placed(batch)
 
-    def _measure(self, sets: Mapping[str, Data]) -> Statistics:
-        """Sums of losses and scores of each evaluation set, with their counts."""
+    def _measure(self, sets: Mapping[str, Data], kept: dict[str, list[float]] | None = None) -> Statistics:
+        """Sums of losses and scores of each evaluation set, with their counts; ``kept`` gets each loss."""
         self._module.eval()
         found: dict[str, dict[str, Mean]] = {}
         with torch.inference_mode(), self._seeded(0, *sets.values()), self._arithmetic():
@@ -233,11 +238,26 @@ class Learner:
                 sums: dict[str, Mean] = {}
                 for batch in self._batches(data, EVALUATION_BATCH):
                     losses, scores = self.task.measure(self._module, batch)
+                    if kept is not None:
+                        kept.setdefault(name, []).extend(losses.flatten().tolist())
                     for score, values in {"loss": losses, **scores}.items():
                         mean = Mean(float(values.sum()), values.numel())
                         sums[score] = sums[score] + mean if score in sums else mean
                 found[name] = {score: mean for score, mean in sums.items() if mean.count}
         return found
+
+    def _remembered(self, own: Data, sets: Mapping[str, Data]) -> Statistics:
+        """Measure what a target has trained on, which is to be forgotten, beside its sets.
+
+        An AUC tells the losses of these examples from those of unseen ones; only the AUC leaves the client.
+        """
+        losses: dict[str, list[float]] = {}
+        found = self._measure({**sets, "forget": own}, losses)
+        known, unseen = losses["forget"], losses.get("test", [])
+        if min(len(known), len(unseen)) < 2 or any(map(math.isnan, [*known, *unseen])):
+            return found
+        told = Mean(auc(known, unseen) * len(known), len(known))
+        return {**found, "forget": {**found["forget"], "auc": told}}
 
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
         """Measures every model of the job; a target also compares them on its forgotten examples.

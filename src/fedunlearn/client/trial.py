@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from ..core import Batch, ClientId, FedUnlearnError, LabelTask, Task
+from ..core import Batch, ClientId, FedUnlearnError, LabelTask, Task, vectors
 from ..core.task import valid_score
 from . import data as holdings
 from .data import ClientData, Data, Examples
+
+MOST = 100_000
+"""The rows of a ``Dataset`` or ``DataLoader`` that are read before round one; of tensors, all are checked."""
 
 
 def check(
@@ -21,13 +25,15 @@ def check(
     placed: Callable[[Batch], Batch],
     clients: Mapping[ClientId, ClientData],
 ) -> None:
-    """Tries the model and the task on the first examples of every set of every client."""
+    """Tries the model and the task on the first examples of every set of every client; checks every row."""
     trial = copy.deepcopy(module).eval()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for client, data in clients.items():
             for name, held in {"train": data.train, **data.evaluations}.items():
                 try:
-                    _try(trial, task, placed, held)
+                    lone = _try(trial, task, placed, held)
+                    if name == "train" and lone is not None:
+                        _try_alone(copy.deepcopy(trial).train(), task, lone)
                 except FedUnlearnError as error:
                     raise FedUnlearnError(f"{client}, set {name!r}: {error}") from None
                 except Exception as error:
@@ -38,19 +44,18 @@ def check(
                     ) from error
 
 
-def _try(trial: nn.Module, task: Task, placed: Callable[[Batch], Batch], held: Data) -> None:
+def _try(trial: nn.Module, task: Task, placed: Callable[[Batch], Batch], held: Data) -> Batch | None:
+    """Returns a batch of one example, if there is one."""
     few = Examples(held.x[:2], held.y[:2]) if isinstance(held, Examples) else held
-    labels = _labels(task, held)
+    classes = None
+    if isinstance(task, LabelTask) and isinstance(held, Tensor | Mapping | Examples):
+        task.labels(held)  # refuses other types and shapes
     batch = next(map(placed, holdings.batches(few, 2)), None)
     if batch is None:
         raise FedUnlearnError("it yields no batch: give it examples")
-    if isinstance(task, LabelTask) and labels is not None and labels.numel():
-        classes, (least, most) = task.logits(trial, batch).shape[-1], map(int, labels.aminmax())
-        if least < 0 or most >= classes:
-            raise FedUnlearnError(
-                f"label {least if least < 0 else most} is out of range: the model has {classes} "
-                f"classes, so labels are 0 to {classes - 1}"
-            )
+    if isinstance(task, LabelTask):
+        classes = task.logits(trial, batch).shape[-1]
+    lone = _check_rows(held, placed, lambda rows: _check_values(trial, task, rows, classes))
     losses, scores = task.measure(trial, batch)
     # A label task may learn several labels of an example, or none.
     least = len(task.labels(batch)) if isinstance(task, LabelTask) else holdings.length(batch)
@@ -66,13 +71,66 @@ def _try(trial: nn.Module, task: Task, placed: Callable[[Batch], Batch], held: D
                 f"{type(task).__name__}.scores returns a {type(values).__name__} as {name!r}: "
                 "return a tensor with one number for each example"
             )
+    if classes is None:  # the labels of a label task tell whether its losses are proper
+        _check_rows(held, placed, lambda rows: _require_losses(task, task.losses(trial, rows), 0))
+    return lone
 
 
-def _labels(task: Task, held: Data) -> Tensor | None:
-    """All labels of a set, where they can be read without going through a dataset."""
-    if isinstance(task, LabelTask) and isinstance(held, Tensor | Mapping | Examples):
-        return task.labels(held)
-    return None
+def _check_rows(held: Data, placed: Callable[[Batch], Batch], check: Callable[[Batch], None]) -> Batch | None:
+    """Names the first row that a check refuses; returns a batch of one example, if there is one."""
+    seen, loads, lone = 0, isinstance(held, DataLoader), None
+    for batch in map(placed, holdings.batches(held, 200)):
+        length = holdings.length(batch)
+        lone = batch if length == 1 and (loads or not seen) else lone
+        try:
+            check(batch)
+        except FedUnlearnError as found:
+            rows = holdings.batches(batch, 1) if isinstance(batch, Tensor | Mapping | Examples) else ()
+            for number, row in enumerate(rows):
+                try:
+                    check(row)
+                except FedUnlearnError as error:
+                    what = "example that its loader yields" if loads else "row"
+                    raise FedUnlearnError(f"{what} {seen + number} (the first is 0): {error}") from None
+            raise found
+        seen += length
+        if seen >= MOST and isinstance(held, Dataset | DataLoader):
+            break
+    return lone
+
+
+def _check_values(trial: nn.Module, task: Task, rows: Batch, classes: int | None) -> None:
+    if isinstance(task, LabelTask) and classes is not None and (labels := task.labels(rows)).numel():
+        least, most = map(int, labels.aminmax())
+        if least < 0 or most >= classes:
+            raise FedUnlearnError(
+                f"label {least if least < 0 else most} is out of range: the model has {classes} "
+                f"classes, so labels are 0 to {classes - 1}"
+            )
+    if not _finite(rows):
+        # A model may fill in what is missing: then loss and gradient are finite all the same.
+        with torch.enable_grad():
+            loss = task.loss(trial, rows)
+            slopes = torch.autograd.grad(loss, vectors.trainable(trial), materialize_grads=True)
+        if not _finite((loss.detach(), *slopes)):
+            raise FedUnlearnError("a number is not finite: correct it, or leave the row out")
+
+
+def _finite(batch: Batch) -> bool:
+    if not isinstance(batch, Tensor):
+        return all(map(_finite, batch.values() if isinstance(batch, Mapping) else batch))
+    extremes = batch.aminmax() if batch.is_floating_point() and batch.numel() else ()
+    return all(math.isfinite(float(extreme)) for extreme in extremes)
+
+
+def _try_alone(trained: nn.Module, task: Task, lone: Batch) -> None:
+    try:
+        task.loss(trained, lone)
+    except ValueError as error:
+        raise FedUnlearnError(
+            f"the model cannot train on a batch of one example ({error}): give the client more examples, "
+            "or its DataLoader drop_last=True"
+        ) from None
 
 
 def _require_losses(task: Task, losses: object, least: int) -> None:

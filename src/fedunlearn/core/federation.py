@@ -67,16 +67,19 @@ class Authorising(Protocol):
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains: plain SGD over a fixed list of batches."""
+    """How every client trains: plain SGD over batches of its examples."""
 
     epochs: int = 1
     batch_size: int = 200
     decay: float = 0.999
     """The learning rate of a phase is multiplied by this after every round of the run."""
+    shuffle: bool = True
+    """Draw batches anew in every round and local epoch, by the seed. A ``DataLoader`` brings its own."""
 
     def __post_init__(self) -> None:
         require_count("epochs", self.epochs, 1)
         require_count("batch_size", self.batch_size, 1)
+        require(isinstance(self.shuffle, bool), "shuffle", self.shuffle, "True or False")
         require(
             isinstance(self.decay, int | float) and 0 < self.decay <= 1,
             "decay",

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..maths.paging import let_go
 from .errors import require
 from .rows import empty
-from .seeds import derive
+from .seeds import derive, generator
 
 Vector = Tensor
 """One-dimensional: all trainable parameters of a model in module order."""
@@ -78,6 +78,8 @@ class Terms:
     """Numbers that each client derives its own seed from."""
     exchange: int = 0
     """Which one of its round."""
+    shuffle: bool = False
+    """Whether clients visit their examples in a new order in each local epoch."""
 
     def rate(self, job: Job) -> float:
         """The learning rate of a job in this round."""
@@ -92,6 +94,12 @@ class Terms:
         return derive(
             *self.seed, client, f"local training {self.exchange}" if self.exchange else "local training"
         )
+
+    def order(self, client: ClientId, epoch: int, examples: int) -> Tensor | None:
+        """The order of so many examples in a local epoch of a client; None for the one they are held in."""
+        if not self.shuffle or examples <= self.batch_size:
+            return None
+        return torch.randperm(examples, generator=generator("batches", self.seed_of(client), epoch))
 
 
 @dataclass(frozen=True)
@@ -221,7 +229,7 @@ class Replies(Mapping[ClientId, Reply]):
         for client in wanted:
             if client not in self:
                 raise MissingReply(
-                    f"{client} failed to answer{self._why(client)}, and this method cannot unlearn "
+                    f"{client} {self._why(client)}, and this method cannot unlearn "
                     f"without it: {self.remedy(client)} and resume"
                 )
         return self.of(wanted)
@@ -233,7 +241,8 @@ class Replies(Mapping[ClientId, Reply]):
         if not found:
             first = next((client for client in wanted if client in self.missing), "")
             raise MissingReply(
-                f"every retained client failed to answer{self._why(first)}: {self.remedy(first)} and resume"
+                f"no retained client has a reply that can be used ({first} {self._why(first)}): "
+                f"{self.remedy(first)} and resume"
             )
         return found
 
@@ -243,7 +252,10 @@ class Replies(Mapping[ClientId, Reply]):
         return "bring it back" if away else "fix that"
 
     def _why(self, client: ClientId) -> str:
-        return f" ({self.missing[client].detail})" if client in self.missing else ""
+        if client not in self.missing:
+            return "failed to answer"
+        failure = self.missing[client]
+        return failure.detail if failure.reason.refusal else f"failed to answer ({failure.detail})"
 
     def matrix(self) -> Tensor:
         """One displacement a row, to read only: no copy where an engine has laid out the rows like that."""

@@ -165,6 +165,7 @@ class Outcome:
         keys = [key for key in wanted if key is not None and key in first and key in last]
         scores = [f"{key} {float(first[key]):.3f} → {float(last[key]):.3f}" for key in keys]
         noted = [_counted(len(self.warnings), "warning")] if self.warnings else []
+        noted += ["model unchanged"] if self.status.failed else []
         rounds = _counted(int(self.metrics[-1].get("elapsed", 0)), "round") if self.metrics else "no rounds"
         return f"<Outcome: {', '.join([self.status, rounds, *scores, *noted])}>"
 

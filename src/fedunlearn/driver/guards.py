@@ -190,21 +190,18 @@ class Watch:
         leaving one out changes nothing.
         """
         learning = [client for client in retained if not forgets(jobs[client])]
+        found: dict[ClientId, Failure] = {}
         for target in self.request.targets:
-            if target not in self.updates or not forgets(jobs[target]):
-                continue
-            cosines = {c: abs(_cosine(self.updates[c], self.updates[target])) for c in learning}
-            alike = sorted((c for c in learning if cosines[c] > COPY), key=lambda c: (-cosines[c], c))
-            if not alike:
+            if target not in self.updates or not forgets(jobs[target]) or len(learning) < 2:
                 continue
             forget = self.updates[target]
-            room = self._room(forget, learning)
-            for copies in (alike[:1], alike):
-                rest = [client for client in learning if client not in copies]
-                if 2 * len(copies) < len(learning) and self._room(forget, rest) > VETO * room:
-                    told = f"sent an update much like that of {target}, or like its opposite"
-                    return {client: Failure(Reason.COPY, told) for client in copies}
-        return {}
+            cosines = {client: abs(_cosine(self.updates[client], forget)) for client in learning}
+            closest = max(learning, key=lambda client: cosines[client])
+            rest = [client for client in learning if client != closest]
+            if cosines[closest] > COPY and self._room(forget, rest) > VETO * self._room(forget, learning):
+                told = f"sent an update much like that of {target}, or like its opposite"
+                found[closest] = Failure(Reason.COPY, told)
+        return found
 
     def _room(self, forget: Vector, clients: Iterable[ClientId]) -> float:
         """The sine between an update that forgets and the span of those of clients."""

@@ -41,6 +41,7 @@ from ..core import (
     require_count,
     require_type,
 )
+from ..core.seeds import derive
 from ..core.threads import one_thread
 from ..maths import distance
 from .gate import admit, finite, measured_in_vain
@@ -287,6 +288,8 @@ class _Run:
         present = self.federation.present()
         job = Job("measure", state.params, buffers=state.buffers)
         jobs = {client: job for client in self.request.clients if client in present}
+        known = replace(job, config={"on": "forget"})
+        jobs |= {target: known for target in self.request.targets if target in jobs}
         sent = yield jobs, Terms()
         replies = admit(jobs, sent, state.buffers)
         measures = {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
@@ -542,7 +545,8 @@ class _Run:
     def judged(self, progress: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
         """Looks, at the end of a phase, whether the targets are forgotten and what the others lose by it."""
         phase, guarded = self.phases[progress.phase], progress.guarded
-        last = progress.phase == len(self.phases) - 1
+        later = [each.stage for each in self.phases[progress.phase + 1 :] if each.rounds]
+        last = not {*later} - ({Stage.UNLEARNING} if guarded.stopped else set())
         if not self.request.targets or not (last or phase.stage is Stage.UNLEARNING):
             return progress, metrics
         told = unmoved(guarded, metrics, phase.stage)
@@ -565,13 +569,17 @@ class _Run:
     ) -> Asking[Exchange]:
         if not jobs:
             return Exchange(jobs, Replies({}))
+        phase, shuffle = self.phases[index], self.training.shuffle
+        # Models that start anew for another purpose, such as a second retraining, see other batches, too.
+        purpose = getattr(phase, "purpose", "") if shuffle else ""
         terms = Terms(
-            self.phases[index].lr,
+            phase.lr,
             decay,
             self.training.epochs,
             self.training.batch_size,
-            (self.seed, index, before.round),
+            (derive(self.seed, purpose) if purpose else self.seed, index, before.round),
             exchange,
+            shuffle,
         )
         complete = {
             client: job if job.buffers is not None else replace(job, buffers=buffers)

@@ -1,6 +1,6 @@
 """Many federations of the same clients as one computation: they take every step of training together.
 
-Each federation visits a client's examples in an order of its own. Results agree with those of the sequential
+Each federation holds a client's examples in an order of its own. Results agree with those of the sequential
 engine up to rounding. They depend on which federations are in the stack, not on the machine's load.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..client.data import ClientData, Data, Examples, as_clients
+from ..client.data import ClientData, Data, Examples, as_clients, divided
 from ..client.learner import Learner
 from ..client.stack import Stack
 from ..core import ClientId, Failure, FedUnlearnError, Job, Mean, Replies, Reply, State, Task, Terms
@@ -79,7 +79,7 @@ class Stacked:
                     )
         for group, places in groups.items():
             starts = torch.stack([questions[place][0][group.client].params for place in places])
-            moved, losses = self._trained(group, places, starts)
+            moved, losses = self._trained(group, {place: questions[place][1] for place in places}, starts)
             for place, displacement, loss in zip(places, moved, losses.tolist(), strict=True):
                 row, examples = rows[place][group.client], len(self._examples[group.client].y)
                 statistics = {"train": {"loss": Mean(loss, examples * group.passes)}} if group.passes else {}
@@ -96,18 +96,21 @@ class Stacked:
         plain = job.work == "train" and step == "plain" and "lesson" not in job.config
         if not plain or self.task.criterion(loss) is None:
             return None
-        return _Group(client, loss, terms.rate(job), terms.passes(job), terms.batch_size)
+        return _Group(client, loss, terms.rate(job), terms.passes(job), terms.batch_size, terms.shuffle)
 
-    def _trained(self, group: _Group, places: Sequence[int], starts: Tensor) -> tuple[Tensor, Tensor]:
+    def _trained(self, group: _Group, terms: Mapping[int, Terms], starts: Tensor) -> tuple[Tensor, Tensor]:
         criterion = self.task.criterion(group.loss)
         assert criterion is not None
-        return self._stack.train(starts, self._batches(group, places), criterion, group.lr)
+        return self._stack.train(starts, self._batches(group, terms), criterion, group.lr)
 
-    def _batches(self, group: _Group, places: Sequence[int]) -> Iterator[Examples]:
+    def _batches(self, group: _Group, terms: Mapping[int, Terms]) -> Iterator[Examples]:
         x, y = self._examples[group.client]
-        orders = self._orders[group.client][list(places)]
-        for _ in range(group.passes):
-            for part in orders.split(group.batch_size, 1):
+        own = self._orders[group.client][list(terms)]
+        fixed = own.split(group.batch_size, 1)
+        for epoch in range(group.passes):
+            drawn = [each.order(group.client, epoch, len(y)) for each in terms.values()]
+            rows = [row if order is None else row[order] for row, order in zip(own, drawn, strict=True)]
+            for part in divided(torch.stack(rows), group.batch_size) if group.shuffle else fixed:
                 yield Examples(x.index_select(0, part.flatten()).view(*part.shape, -1), y[part])
 
     def _held(self, place: int, client: ClientId, job: Job) -> ClientData:
@@ -123,6 +126,7 @@ class _Group(NamedTuple):
     lr: float
     passes: int
     batch_size: int
+    shuffle: bool
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class Member:
 
 
 def order(seed: int, number: int, client: ClientId, examples: int) -> Tensor:
-    """In which federation ``number`` visits the examples of a client, in every round."""
+    """In which federation ``number`` holds the examples of a client."""
     return torch.randperm(examples, generator=generator("order of examples", seed, number, client))
 
 

@@ -39,7 +39,7 @@ def plan_erasure(
     """What answering a request of a client would take; it changes nothing; ``trained``: see ``make_plan``."""
     policy = desk.policy
     present = federation.present()
-    clients = tuple(sorted({*present, client}.difference(desk.forgotten(present))))
+    clients = tuple(sorted({*present, client}.difference(desk.forgotten(present - {client}))))
     request = Request(
         vectors.flatten(model),
         clients,

@@ -140,7 +140,7 @@ def _unlearn(
             seed=policy.seed,
             gone=work.gone,
             guards=policy.guards.guards(),
-            without=desk.forgotten(work.federation.present()),
+            without=desk.forgotten(work.federation.present() - {work.client}),
             cipher=work.key,
             listeners=listeners,
             witnesses=[lambda event: _follow(work, event)],

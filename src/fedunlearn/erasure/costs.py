@@ -190,7 +190,7 @@ def evaluation_bytes(request: Request) -> int:
 
 
 def _evaluates(jobs: Jobs) -> bool:
-    return all(job.work == "measure" and "on" not in job.config for job in jobs.values())
+    return all(job.work == "measure" and job.config.get("on") != "train" for job in jobs.values())
 
 
 def _effort(jobs: Jobs, terms: Terms) -> float:
@@ -251,7 +251,7 @@ def measure_round(
     trial = replace(model, config={"on": "train"})
     retained = [client for client in request.retained if client in present]
     drawn = participation.draw(retained, "plan")
-    terms = Terms(lr, 1.0, training.epochs, training.batch_size)
+    terms = Terms(lr, 1.0, training.epochs, training.batch_size, shuffle=training.shuffle)
     failed: dict[ClientId, str] = {}
 
     def timed(jobs: Jobs) -> tuple[float, Replies]:

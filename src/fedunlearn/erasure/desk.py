@@ -245,8 +245,11 @@ class Desk:
     def suppress(self, request: str, client: ClientId) -> None:
         """Leaves a client out of every later request; the ledger hears of the list before it is written."""
         hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
-        hashes = sorted({*hashes, key.pseudonym(client)})
-        digest, told = fingerprint([key.id, *hashes]), self.case(request).last("installing")
+        case = self.case(request)
+        told, certified = case.last("installing"), case.last("certified")
+        left = f"{client} left {certified.fields['model']}" if certified else client
+        hashes = sorted({*hashes, key.pseudonym(client), key.pseudonym(left)})
+        digest = fingerprint([key.id, *hashes])
         if told is None:
             self.ledger.append(request, "installing", suppressed=digest)
         elif told.fields["suppressed"] != digest:
@@ -254,6 +257,23 @@ class Desk:
                 f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy"
             )
         write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
+
+    def trained_since(self, client: ClientId) -> set[str]:
+        """The models served since somebody trained one elsewhere after the desk had forgotten a client."""
+        hashes = self._suppressed()
+        key = read_key(self.folder / "suppression.key") if hashes else None
+        entries = [e for e in self.ledger.entries if e.event in ("admitted", "installed")]
+        installed = [e.fields["model"] for e in entries if e.event == "installed"]
+        left = [m for m in installed if key and key.pseudonym(f"{client} left {m}") in hashes]
+        known, since, anew = set[str](), set[str](), False
+        for entry in entries:
+            model = entry.fields["model"]
+            anew = anew or (entry.event == "admitted" and model not in known)
+            if entry.event == "installed" and model in (left or installed)[-1:]:
+                since, anew = set(), False
+            known.add(model)
+            since |= {model} if anew else set()
+        return since
 
     def _suppressed(self) -> list[str]:
         """The keyed hashes, refused unless they are as the ledger says, or as it announces them."""

@@ -172,6 +172,7 @@ pretrain_lr = {chosen.pretraining.lr}
 epochs = {training.epochs}
 batch_size = {training.batch_size}
 decay = {training.decay}
+shuffle = {str(training.shuffle).lower()}
 
 [clients]
 {keys}

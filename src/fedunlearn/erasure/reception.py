@@ -92,9 +92,14 @@ def examine(desk: Desk, document: str, model_sha256: str | None = None) -> Erasu
         public_key=desk.folder / desk.policy.clients[client],
         now=desk.clock(),
     )
-    if desk.forgotten([client]):
-        raise Refused(Refusal.FORGOTTEN, "this client has been forgotten already")
     served = desk.models() | ({model_sha256} if model_sha256 else set())
+    anew = desk.trained_since(client) | (served - desk.models())
+    if desk.forgotten([client]) and checked.model_sha256 not in anew:
+        raise Refused(
+            Refusal.FORGOTTEN,
+            "this client has been forgotten already: where it has joined anew, its request names the model "
+            "that was trained with it since",
+        )
     if served and checked.model_sha256 not in served:
         raise Refused(
             Refusal.OTHER_MODEL,

@@ -61,7 +61,7 @@ def against_retraining(
                     build=build,
                     seed=derive("retraining", policy.seed),
                     guards=guards,
-                    without=desk.forgotten(federation.present()),
+                    without=desk.forgotten(federation.present() - {client}),
                     cipher=desk.key(request),
                     listeners=[listener],
                     rounds=rounds,
@@ -75,7 +75,9 @@ def against_retraining(
             retrained=retrained[0],
             again=retrained[1] if number == 2 else None,
             original=original,
-            clients={client, *federation.present()}.difference(desk.forgotten(federation.present())),
+            clients={client, *federation.present()}.difference(
+                desk.forgotten(federation.present() - {client})
+            ),
         )
 
     return compare

@@ -43,6 +43,13 @@ class DeskGuards(GuardsPlan):
     """If false, the guards are off."""
 
 
+class DeskTraining(Training):
+    """How clients train locally, in every stage."""
+
+    shuffle: bool = True
+    """If false, batches are visited in one fixed order; state how the model was trained."""
+
+
 class Simulation(Table):
     """A federation that is simulated on this machine, to practise."""
 
@@ -84,7 +91,7 @@ class Policy(Table):
     backup_days: Natural = 0
     """Days until backups of the desk and the model expire, printed on the certificate."""
     schedule: Stages = Stages()
-    training: Training = Training()
+    training: DeskTraining = DeskTraining()
     participation: ParticipationPlan = ParticipationPlan(redo=2)
     guards: DeskGuards = DeskGuards()
     simulation: Simulation | None = None
@@ -95,7 +102,7 @@ class Policy(Table):
 
     @property
     def local_training(self) -> LocalTraining:
-        return LocalTraining(**self.training.model_dump())
+        return LocalTraining(**dict(self.training))
 
     @property
     def taking_part(self) -> Participation:

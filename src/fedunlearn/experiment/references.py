@@ -62,6 +62,7 @@ def retraining(setting: Setting, number: int = 1) -> CachedTraining:
     clients = population.unlearning
     request = setting.request(setting.fresh("pre-training"), clients, population.targets)
     start = phase.start(request, setting.fresh("pre-training"))
+    drawn = f" {number}" if setting.training.shuffle else ""
     retained = {client: clients[client] for client in request.retained}
     return CachedTraining(
         setting,
@@ -69,7 +70,7 @@ def retraining(setting: Setting, number: int = 1) -> CachedTraining:
         request,
         phase,
         derive("unlearning", setting.seed),
-        identify(setting, start, retained, purpose="retraining"),
+        identify(setting, start, retained, purpose=f"retraining{drawn}"),
         "references",
     )
 

@@ -43,6 +43,14 @@ class Table(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without defaults of settings that are newer than some runs, so that these can go on."""
+        values: dict[str, Any] = serialise(self)
+        fields = type(self).model_fields
+        newer = {key for key in ("successive", "shuffle") if key in fields}
+        return {k: v for k, v in values.items() if k not in newer or v != fields[k].default}
+
 
 class UserFile(Table):
     """A file of the user's own; its SHA-256 is recorded, so that a change is noticed."""
@@ -120,12 +128,6 @@ class Erasure(Table):
             return 1
         return self.targets if isinstance(self.targets, int) else len(set(self.targets))
 
-    @model_serializer(mode="wrap")
-    def _as_recorded(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without ``successive`` where it is false, so that runs which older versions began can go on."""
-        values: dict[str, Any] = serialise(self)
-        return {key: value for key, value in values.items() if key != "successive" or value}
-
 
 class Training(Table):
     """How clients train locally, in every stage."""
@@ -136,6 +138,8 @@ class Training(Table):
     """Examples per step."""
     decay: Share = 0.999
     """Factor of the learning rate after every round; unlearning and recovery share one count of rounds."""
+    shuffle: bool = False
+    """If true, batches are drawn anew in every round and epoch; the paper's code visits a fixed list."""
 
 
 class StagePlan(Table):

@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def training(self) -> LocalTraining:
-        return LocalTraining(**self.experiment.training.model_dump())
+        return LocalTraining(**dict(self.experiment.training))
 
     @property
     def participation(self) -> Participation:

@@ -141,7 +141,7 @@ def identify(setting: Setting, start: State, clients: Mapping[ClientId, ClientDa
             "start": model_hash(start),
             "clients": {client: digest(data.train._asdict()) for client, data in clients.items()},
             "model": f"{setting.experiment.model}: {setting.build(0)}",
-            "training": {**asdict(setting.training), "objective": "cross_entropy"},
+            "training": {**setting.experiment.training.model_dump(), "objective": "cross_entropy"},
             "lr": setting.experiment.pretraining.lr,
             "seed": setting.seed,
             **arithmetic(setting.experiment),

@@ -58,6 +58,16 @@ _TABLE = (
         "right on part of it too, and its accuracy is the level to reach.",
     ),
     Metric(
+        "forget_auc",
+        "Forget AUC",
+        "",
+        3,
+        "retraining",
+        "How well losses tell the target's training examples from its unseen ones: .5 is chance. Measured "
+        "where the target holds no set of its own for forgetting. The level to reach is that of a model "
+        "retrained without the target.",
+    ),
+    Metric(
         "r_acc",
         "R-Acc",
         "share",
@@ -134,7 +144,8 @@ _TABLE = (
         "",
         3,
         "none",
-        "Mean loss of the model on the triggered data, or on the data to be forgotten.",
+        "Mean loss of the model on the triggered data, or on the data to be forgotten, which is all that "
+        "the target trains on where it holds no set for it.",
     ),
     Metric(
         "loss_retained",

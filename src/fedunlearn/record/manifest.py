@@ -34,6 +34,7 @@ COVERED = (
     "outcome.json",
     "evidence.json",
     "answered.json",
+    "server.json",
     "model-[0-9]*.safetensors",
     CHECKPOINTS,
 )

@@ -113,6 +113,7 @@ def pack_jobs(
                 "seed": list(terms.seed),
                 "exchange": terms.exchange,
             },
+            "shuffle": terms.shuffle,  # beside the terms, where nodes with an older version do not look
         }
     )
     return content
@@ -121,7 +122,8 @@ def pack_jobs(
 def unpack_jobs(content: RecordDict) -> tuple[Iterator[tuple[ClientId, str, Job]], Terms, Head]:
     """The jobs with their clients and holdings, the terms, and what goes with them."""
     read = text(content, "jobs")
-    terms = Terms(**{**read["terms"], "seed": tuple(read["terms"]["seed"])})
+    shuffle = bool(read.get("shuffle"))
+    terms = Terms(**{**read["terms"], "seed": tuple(read["terms"]["seed"])}, shuffle=shuffle)
 
     def jobs() -> Iterator[tuple[ClientId, str, Job]]:
         for number, told in enumerate(read["jobs"]):
