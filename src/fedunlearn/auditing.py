@@ -54,6 +54,7 @@ from .evidence import (
 )
 from .evidence.measures import (
     distance_sentence,
+    exact_sentence,
     influence_sentence,
     listed,
     rate_sentence,
@@ -118,9 +119,13 @@ class Evidence:
     """What was not measured, and why."""
     relearning: Relearning | None = None
     """How soon the forgotten returns, where that was tried."""
+    exact: str = ""
+    """What the method guarantees by itself, if it is exact."""
+    files: tuple[str, ...] = ()
+    """Where the evidence is written."""
 
     def __str__(self) -> str:
-        return "\n".join(self.sentences)
+        return "\n".join((*self.sentences, *(f"Written to {file}" for file in self.files)))
 
     @property
     def verdict(self) -> Verdict | None:
@@ -131,7 +136,7 @@ class Evidence:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The evidence in plain words: the targets first, then the clients, then what limits it."""
-        told: list[str] = []
+        told = [self.exact] if self.exact else []
         for target, evidence in self.targets.items():
             told.append(f"{target}: {evidence.finding.sentence}")
             if evidence.tail is not None:
@@ -155,6 +160,7 @@ class Evidence:
         """The evidence as a value that JSON can hold."""
         relearning = None if self.relearning is None else self.relearning.as_dict()
         found = {"verdict": self.verdict, "sentences": list(self.sentences), **asdict(self)}
+        del found["files"]
         return {**found, "relearning": relearning}
 
 
@@ -171,6 +177,7 @@ def audit(
     margin: float = MARGIN,
     minimum: int = MINIMUM,
     notes: Sequence[str] = (),
+    method: str = "",
 ) -> Evidence:
     """Ask the clients whether a model has forgotten the targets as if it had been retrained without them.
 
@@ -178,7 +185,7 @@ def audit(
     no verdict; without ω⁰ there are alarms, but no pass. ``again`` is a second retraining: then the mean of
     both is the standard of the verdict, and their difference shows how far chance moves accuracies.
     ``references``, for instance twins, calibrate losses; without any, the retrained models do. None of them
-    may have seen the targets' data.
+    may have seen the targets' data. ``method`` made the model: if it is exact, the evidence says so.
 
     The targets must be present: only they hold what is to be forgotten. They compare losses on ``forget`` (or
     what they train on) and on ``audit`` (or ``test``), and reveal AUCs with standard errors, counts and sums,
@@ -211,8 +218,8 @@ def audit(
         lacking = sorted(needed - getattr(replies.get(target), "arrays", {}).keys())
         if lacking:
             failure = replies.missing.get(target)
-            why = f"sent no array {lacking[0]!r}" if failure is None else failure.detail
-            raise FedUnlearnError(f"target {target!r} was not audited, it {why}: try again")
+            why = f"sent no array {lacking[0]!r}: try again" if failure is None else failure.detail
+            raise FedUnlearnError(f"target {target!r} was not audited, it {why}")
     found = _targets({target: replies[target] for target in named}, margin, minimum)
     tug = _tugs_of_war(replies, models, named)
     return Evidence(
@@ -225,6 +232,7 @@ def audit(
         tuple(notes),
         tug,
         _omitted(found, tug) if retrained is not None else (),
+        exact=exact_sentence(method),
     )
 
 

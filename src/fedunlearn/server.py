@@ -12,8 +12,8 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from . import record
-from .auditing import Evidence, Model, audit
+from .auditing import Evidence, Model, as_state, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
+from .client.parts import Parts, divided, parts_of, remembered
 from .core import (
     ClientId,
     Federation,
@@ -150,6 +151,8 @@ def forget(
     switches them off.
     """
     require_federation(federation)
+    if "examples" in options:
+        raise FedUnlearnError(THEIR_OWN)
     named, left_out = names_of(targets, least=1), names_of(without, "without")
     for client in sorted({*left_out} - federation.present()):
         known = did_you_mean(client, federation.present())
@@ -211,6 +214,10 @@ OLDER: Mapping[str, Any] = {"shuffle": False}
 """Settings of training that earlier versions did not record, and what their steps did."""
 GROWING = ("training", "participation", "guards")
 """Settings that versions add to."""
+THEIR_OWN = (
+    "examples are named where Server holds the data, and here the clients do: let the node serve them as a "
+    "part of its own, flower.Site(…, parts={'#forget': …}), and forget 'site-3#forget'"
+)
 ANSWERED = "answered.json"
 """The requests that ``forget`` has answered in a folder, in their order."""
 
@@ -347,6 +354,8 @@ class Server:
         self._rounds = 0
         """Of all trainings."""
         self._gone: tuple[ClientId, ...] = ()
+        self._named: Parts = {}
+        """The examples of the request at hand."""
         self._trained: frozenset[ClientId] = frozenset()
         """The clients that the model knows from steps of this server."""
         self._start: str | None = None
@@ -359,8 +368,10 @@ class Server:
         """The models before each request, which post-training must not return to."""
         self.forgotten: tuple[ClientId, ...] = ()
         """The clients that were forgotten, in the order of their requests."""
-        self._last: tuple[tuple[ClientId, ...], State] | None = None
-        """The targets of the last request, and the model before it."""
+        self._examples: Parts = {}
+        """The examples that were forgotten, by virtual client."""
+        self._last: tuple[tuple[ClientId, ...], dict[str, Any], Path, str] | None = None
+        """The targets of the last request, what was known before it, its folder and its method."""
         self._given = self._memory()
         self._journal = _journal(self._folder)
         self._recall()
@@ -385,7 +396,7 @@ class Server:
     def clients(self) -> tuple[ClientId, ...]:
         """The clients that are present and have not been forgotten."""
         there = self._data if self._federation is None else self._federation.present()
-        known = {*there, *self._gone}
+        known = {*there, *self._named, *self._gone}
         return tuple(c for c in sorted(known) if c not in self.forgotten and c != self._public)
 
     def train(
@@ -433,10 +444,11 @@ class Server:
 
     def forget(
         self,
-        targets: ClientId | Sequence[ClientId],
+        targets: ClientId | Sequence[ClientId] | None = None,
         method: str = "fedosd",
         schedule: Schedule = Schedule(),
         *,
+        examples: Mapping[ClientId, Any] | None = None,
         stop: Sequence[StopRule] = (),
         evaluate_every: int = 1,
         gone: bool = False,
@@ -444,6 +456,10 @@ class Server:
         **options: Any,
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
+
+        Instead of targets, ``examples`` names some examples of clients by their positions in the training
+        data as it was given first: ``{"site-3": [0, 7]}``. A virtual client, ``site-3#forget-1b9f03``, holds
+        them for the request and is its target; ``site-3`` stays without them.
 
         A request that fails raises ``ForgettingFailed`` and leaves the model as it is; the same call resumes
         the run, and another method or schedule starts a new one.
@@ -455,17 +471,17 @@ class Server:
 
         Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
         """
-        named = names_of(targets, least=1)
         _require_settings(schedule, guards)
         check_options(f"method {method!r}", methods[method], options)
         require_rules(stop)
         way = _Way(method, schedule, options, guards, stop, evaluate_every)
-        place = self._recorded("forget", named, lambda: self._plan(named, way))
-        outcome, place = self._answer(named, way, gone, repeats=place)
-        _warn(outcome)
-        if outcome.status.failed:
-            raise ForgettingFailed(outcome)
-        self._complete("forget", named, place, outcome.state)
+        with self._asked(targets, examples) as named:
+            place = self._recorded("forget", named, lambda: self._plan(named, way))
+            outcome, place = self._answer(named, way, gone, repeats=place)
+            _warn(outcome)
+            if outcome.status.failed:
+                raise ForgettingFailed(outcome)
+            self._complete("forget", named, place, outcome.state)
         self._erase_rows(named)
         return outcome
 
@@ -498,10 +514,11 @@ class Server:
 
     def compare(
         self,
-        targets: ClientId | Sequence[ClientId],
-        rows: Mapping[str, Mapping[str, Any]] | Sequence[str],
+        targets: ClientId | Sequence[ClientId] | None = None,
+        rows: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
         schedule: Schedule = Schedule(),
         *,
+        examples: Mapping[ClientId, Any] | None = None,
         evaluate_every: int = 1,
         guards: Guards | None = Guards(),
     ) -> dict[str, Outcome]:
@@ -510,31 +527,31 @@ class Server:
         ``rows`` are methods, or names of rows with the method's options, ``method`` among them. ``retrain``
         takes as many rounds as all calls of ``train`` together unless its option ``rounds`` says otherwise. A
         row that fails is a Python warning and keeps its outcome. The folder that they share can be reported
-        as a comparison.
+        as a comparison. ``examples`` are those of ``forget``.
         """
-        named = names_of(targets, least=1)
         _require_settings(schedule, guards)
-        if self._end is not None and self._steps == len(self._journal) and {*named} & {*self.forgotten}:
-            self._rewind()  # a script that begins with a comparison is run again
-        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str)
+        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str) and len(rows) > 0
         require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")
         given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
         for row, settings in given.items():
             remedy = "give the options of the row, such as {'method': 'fedosd'}"
             require_type(isinstance(settings, Mapping), f"row {row!r}", settings, remedy)
         wanted = {row: (str(settings.get("method", row)), dict(settings)) for row, settings in given.items()}
-        for method, options in wanted.values():
-            options.pop("method", None)
-            if method == "retrain" and self._rounds:
-                options.setdefault("rounds", self._rounds)
-            self._phases(named, method, schedule, options)  # refuses before the first row runs
-        folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
         outcomes = {}
-        for row, (method, options) in wanted.items():
-            way = _Way(method, schedule, options, guards, (), evaluate_every)
-            outcome, _ = outcomes[row], _ = self._try(named, way, f"{folder}/{_slug(row)}")
-            if outcome.status.failed:
-                warnings.warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", stacklevel=2)
+        with self._asked(targets, examples) as named:
+            if self._end is not None and self._steps == len(self._journal) and {*named} & {*self.forgotten}:
+                self._rewind()  # a script that begins with a comparison is run again
+            for method, options in wanted.values():
+                options.pop("method", None)
+                if method == "retrain" and self._rounds:
+                    options.setdefault("rounds", self._rounds)
+                self._phases(named, method, schedule, options)  # refuses before the first row runs
+            folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
+            for row, (method, options) in wanted.items():
+                way = _Way(method, schedule, options, guards, (), evaluate_every)
+                outcome, _ = outcomes[row], _ = self._try(named, way, f"{folder}/{_slug(row)}")
+                if outcome.status.failed:
+                    warnings.warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", stacklevel=2)
         return outcomes
 
     def audit(
@@ -542,27 +559,82 @@ class Server:
     ) -> Evidence:
         """Asks the clients whether the last request was answered as well as by retraining.
 
-        ``compare`` makes the retrained model before the request, with method ``retrain`` and ``rounds`` as
-        long as training; with ``number=2`` it makes a second one, ``again``. The targets of the request must
-        still be there. See ``fedunlearn.audit``.
+        Without ``retrained``, it first makes the rows ``retrain 2`` and ``retrain 3`` of ``compare``, from
+        before the request and as long as ``train`` took, unless they are there. The targets must still be
+        present. Evidence and page are written to the folder of the request. See ``fedunlearn.audit``.
         """
+        from .report import collect, write_report
+
         if self._last is None:
             raise FedUnlearnError(
                 "nothing has been forgotten yet, so there is nothing to audit: forget first"
             )
-        targets, before = self._last
+        targets, earlier, place, method = self._last
+        before = copy.copy(self)
+        vars(before).update(earlier, _end=None)
+        if retrained is None:
+            parts = {
+                part.partition("#")[0]: self._examples[part] for part in targets if part in self._examples
+            }
+            retrained, again = before._retrained(None if parts else targets, parts or None)
         asked = (*self.clients, *targets)
         with self._engine(asked) as federation:
-            return audit(
+            found = audit(
                 federation,
                 self.state,
                 targets=targets,
                 retrained=retrained,
-                original=before,
+                original=before.state,
                 again=again,
                 references=references,
                 clients=asked,
+                method=method,
             )
+        models = {"model": self.state, "retrained": retrained, "original": before.state, "again": again}
+        models |= {f"reference {number}": each for number, each in enumerate(references, 1)}
+        used = {name: {"sha256": record.model_hash(as_state(each))} for name, each in models.items() if each}
+        used["model"] |= {"made": "run", "method": method}
+        with record.locked(place / "lock"):
+            content = record.json_bytes({**found.as_dict(), "models": used})
+            record.claim(place).write({"evidence.json": content})
+        files = [str(place / "evidence.json")]
+        try:
+            files.append(str(write_report(collect([place]), place / "report.html")))
+        except FedUnlearnError as error:
+            warnings.warn(f"no page is written ({error}); then: fedunlearn report {place}", stacklevel=2)
+        return replace(found, files=tuple(files))
+
+    def _retrained(
+        self, targets: tuple[ClientId, ...] | None, examples: Mapping[ClientId, Any] | None
+    ) -> list[Outcome]:
+        """Two models trained without the targets, as long as the present one."""
+        if not self._rounds:
+            raise FedUnlearnError(
+                "this server has not trained the model, so nobody knows how long a retraining takes: give "
+                "audit a model that was trained as long without the targets, see Server.compare"
+            )
+        rows = {f"retrain {n}": {"method": "retrain", "rounds": self._rounds, "number": n} for n in (2, 3)}
+        made = [*self.compare(targets, rows, examples=examples).values()]
+        if failed := [outcome for outcome in made if outcome.status.failed]:
+            raise ForgettingFailed(failed[0])
+        return made
+
+    @contextmanager
+    def _asked(
+        self, targets: ClientId | Sequence[ClientId] | None, examples: Mapping[ClientId, Any] | None
+    ) -> Iterator[tuple[ClientId, ...]]:
+        """The targets of a request; during it, virtual clients hold the examples that it names."""
+        if examples is not None:
+            if self._federation is not None:
+                raise FedUnlearnError(THEIR_OWN)
+            if targets is not None:
+                raise FedUnlearnError("targets and examples are requests of their own: give one of them")
+            self._named = parts_of(examples, {c: d for c, d in self._data.items() if c != self._public})
+            targets = tuple(self._named)
+        try:
+            yield names_of(() if targets is None else targets, least=1)
+        finally:
+            self._named = {}
 
     def _phases(
         self,
@@ -573,7 +645,8 @@ class Server:
     ) -> tuple[Phase, ...]:
         """The phases of a method, refused where something that it needs is missing."""
         phases, request = phases_of(method, schedule, options), self._request(self.clients, targets)
-        if unknown := sorted({*targets} - self._took_part) if self._took_part else ():
+        asked = {target.partition("#")[0] if target in self._named else target for target in targets}
+        if unknown := sorted(asked - self._took_part) if self._took_part else ():
             raise FedUnlearnError(
                 f"client {unknown[0]!r} never took part in training here, so there is nothing to forget"
             )
@@ -586,10 +659,11 @@ class Server:
     def _plan(self, targets: tuple[ClientId, ...], way: _Way) -> dict[str, Any]:
         """The settings of a request."""
         schedule = self._scheduled(way.schedule)
+        named = {"level": "sample", "examples": self._named} if self._named else {}
         return {
             "method": way.method,
             "options": dict(way.options),
-            "request": {"level": "client", "targets": list(targets)},
+            "request": {"level": "client", "targets": list(targets), **named},
             "pretraining": {"lr": schedule.pretrain_lr},
             "unlearning": {"rounds": schedule.unlearn_rounds, "lr": schedule.unlearn_lr},
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
@@ -615,7 +689,7 @@ class Server:
 
     def _memory(self) -> dict[str, Any]:
         """What a step may change."""
-        own = ("_steps", "_lr", "_rounds", "_trained", "_last")
+        own = ("_steps", "_lr", "_rounds", "_trained", "_last", "_examples")
         return {name: vars(self)[name] for name in ("state", "history", "anchors", "forgotten", *own)}
 
     def _rewind(self) -> None:
@@ -648,7 +722,7 @@ class Server:
                 state, _ = record.read_state(max(place.glob("checkpoints/*.safetensors")), self._cipher)
             self._move_on(entry, state)
         if self._journal and self._journal[-1]["kind"] == "forget":  # a kill may have left rows
-            self._erase_rows(self.forgotten)
+            self._erase_rows(self._journal[-1]["targets"])
 
     def _recorded(
         self, kind: str, targets: tuple[ClientId, ...], plan: Callable[[], Mapping[str, Any]]
@@ -716,10 +790,11 @@ class Server:
 
     def _move_on(self, entry: Mapping[str, Any], state: State | None) -> None:
         """Takes over what a completed step leaves behind."""
-        targets, place = tuple(entry["targets"]), self._folder / entry["step"]
+        targets, place, earlier = tuple(entry["targets"]), self._folder / entry["step"], self._memory()
         self._steps += 1
         if state is None:
             self.forgotten = tuple(client for client in self.forgotten if client not in targets)
+            self._examples = {part: rows for part, rows in self._examples.items() if part in self.forgotten}
             return
         begun = record.read_json(place / "experiment.json")
         heard = {*begun["data"]["names"]}.difference(targets, record.read_outcome(place).get("unheard", ()))
@@ -731,15 +806,18 @@ class Server:
         else:
             self.anchors = (*self.anchors, self.state.params)
             self.forgotten = (*self.forgotten, *targets)
-            self._last = targets, self.state
             self.history = self.history.without(targets)
+            earlier |= {"history": self.history, "_last": None}
+            self._last = targets, earlier, place, begun["method"]
+            self._examples = remembered(self._examples, begun, self._data)
             self._trained = (self._trained and self._trained | heard).difference(targets)
         self.state = State(state.params, buffers=state.buffers)
 
     def _request(self, clients: tuple[ClientId, ...], targets: tuple[ClientId, ...]) -> Request:
         for target in targets:
-            if target in self.forgotten:
-                raise FedUnlearnError(f"client {target!r} has been forgotten already: name another")
+            whole = target.partition("#")[0] if target in self._named else target
+            for what in {target, whole}.intersection(self.forgotten):
+                raise FedUnlearnError(f"client {what!r} has been forgotten already: name another")
             known = {*clients, *self._took_part}
             if target not in known and (self._federation is None or self._took_part):
                 raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}")
@@ -823,7 +901,8 @@ class Server:
 
     def _config(self, plan: Mapping[str, Any], targets: tuple[ClientId, ...]) -> dict[str, Any]:
         """The settings of a step; ``data`` and ``start`` are compared with those that it began with."""
-        held = {c: self._data[c] for c in (*self.clients, PUBLIC) if c in self._data}
+        held = divided(self._data, {**self._examples, **self._named})
+        held = {c: held[c] for c in (*self.clients, PUBLIC) if c in held}
         data = {
             "clients": len(self.clients),
             "names": list(self.clients),
@@ -863,7 +942,8 @@ class Server:
             here = {PUBLIC: self._data[PUBLIC]}
             return nullcontext(join(self._federation, Sequential(self._module, here, task=self._task)))
         members = [*clients, *([PUBLIC] if self._public else [])]
-        data = {client: self._data[client] for client in members if client in self._data}
+        held = divided(self._data, {**self._examples, **self._named})
+        data = {client: held[client] for client in members if client in held}
         return simulate(self._module, data, task=self._task, workers=self._workers)
 
     def _fresh(self, purpose: str) -> State:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..core import FedUnlearnError, Reason, Stage, Status
 from ..evidence import Verdict
+from ..evidence.measures import exact_sentence
 from .words import (
     Artefact,
     Backups,
@@ -323,6 +324,11 @@ class Predicate(Section):
     environment: Environment
     ledger: LedgerHead
     notices: Notices
+
+    @property
+    def exact(self) -> str:
+        """What follows from the method alone, if it is exact and ran to its end; else nothing."""
+        return exact_sentence(self.procedure.method) if self.claim.end_state is EndState.CERTIFIED else ""
 
     @model_validator(mode="after")
     def _follows(self) -> Predicate:

@@ -117,8 +117,10 @@ def _target_table(evidence: TargetEvidence) -> list[list[str]]:
 
 
 def _row(finding: Finding) -> list[str]:
+    from ..report.account import alarm
     from ..report.evidence import verdict_text
 
+    raises_alarms_only = finding.verdict is not None and finding.margin is None
     return [
         f"{finding.auc:.3f}",
         str(finding.interval),
@@ -126,7 +128,7 @@ def _row(finding: Finding) -> list[str]:
         _alarm(finding),
         f"{finding.n_forgotten:,}",
         f"{finding.n_unseen:,}",
-        verdict_text(finding.verdict),
+        alarm(finding) if raises_alarms_only else verdict_text(finding.verdict),
     ]
 
 

@@ -44,7 +44,7 @@ def _print(verified: Verified) -> None:
     _print_list("Checked", verified.checked)
     _print_list("Not checked", verified.unchecked)
     out.print(f"\nClaim  {claim}", style="bold")
-    print_text(f"{claim.headline}.\n{claim.meaning}")
+    print_text(f"{claim.headline}.\n{claim.meaning}\n{predicate.exact}".rstrip())
     _print_list("What the claim does not say", claim.limits)
     _print_list("What was not tested", [each.words for each in predicate.evidence.not_tested])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Size, Tensor
 
@@ -116,6 +117,26 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
             "them: give it a set 'audit' (in experiments, set data.audit)"
         )
     return sets["forget"] if "forget" in sets else own_examples(data), unseen
+
+
+def require_one_mix(client: ClientId, forgotten: Tensor, unseen: Tensor, least: float = 0.1) -> None:
+    """Refuses sets of which more than ``least`` have other labels: a test would take that for memory.
+
+    Random splits of the labels must differ less, too, each of 999: of sets that were drawn alike, at most one
+    in a thousand is refused.
+    """
+    labels, place = torch.cat([forgotten, unseen]).unique(return_inverse=True)
+    pooled, ours = place.bincount(), place[: len(forgotten)].bincount(minlength=len(labels))
+    splits = np.random.default_rng(0).multivariate_hypergeometric(pooled, len(forgotten), size=999)
+    drawn = np.vstack([ours, splits])
+    gaps = drawn / len(forgotten) - (pooled.numpy() - drawn) / len(unseen)
+    share, *chance = abs(gaps).sum(1) / 2
+    if share > max(least, *chance):
+        raise FedUnlearnError(
+            f"the unseen examples of {client} have other labels than the forgotten ones ({share:.0%}, "
+            f"above all label {labels[abs(gaps[0]).argmax()]}), so there can be no verdict: give it a set "
+            "'audit' with labels mixed as in the forgotten examples"
+        )
 
 
 def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None) -> dict[str, Data]:

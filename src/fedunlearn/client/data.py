@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
 from ..core import Batch, ClientId, FedUnlearnError, did_you_mean, hashes
 
@@ -184,8 +185,11 @@ def part(data: Data, index: Tensor) -> Data:
         return Subset(data, index.tolist())
     if data.batch_size is None:
         raise FedUnlearnError("a DataLoader without a batch_size cannot be divided: give it one")
+    if type(data.sampler) not in (SequentialSampler, RandomSampler):
+        raise FedUnlearnError("a DataLoader with a sampler of its own cannot be divided: give its dataset")
+    order = {"shuffle": isinstance(data.sampler, RandomSampler), "generator": data.generator}
     chosen = Subset(data.dataset, index.tolist())
-    return DataLoader(chosen, batch_size=data.batch_size, collate_fn=data.collate_fn)
+    return DataLoader(chosen, batch_size=data.batch_size, collate_fn=data.collate_fn, **order)
 
 
 def own_examples(data: ClientData) -> Data:

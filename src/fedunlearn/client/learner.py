@@ -281,6 +281,8 @@ class Learner:
             if compared is not None and "retrained" in job.arrays:
                 forgotten, unseen = map(self._outputs, compared)
                 if forgotten is not None and unseen is not None:
+                    if not said:
+                        audit.require_one_mix(client, forgotten.labels, unseen.labels)
                     said[name] = forgotten, unseen
                     statistics[f"{name} probe"] = probe(forgotten, unseen)
         for name, each in said.items():

@@ -44,7 +44,7 @@ class History:
         if client not in self.rows.get(kind, {}):
             raise FedUnlearnError(
                 f"the history has no {kind} of client {client!r}: "
-                "methods that need history forget whole clients that took part in training"
+                "methods that need history forget whole clients that trained and have forgotten no examples"
             )
         return self.rows[kind][client]
 
@@ -67,8 +67,11 @@ class History:
         """This history without the rows of clients that have been forgotten, and without models of theirs.
 
         The local models of all clients go as well: their training began with a model that knew the others.
+        A client whose part (``site-3#forget``) is gone keeps its place in a group, and no more.
         """
-        gone = set(clients)
+        named = set(clients)
+        gone = named | {client.partition("#")[0] for client in named}
+        places = dict.fromkeys(("member", "slice"), named)
         left = {f"cluster-{int(row)}" for c, row in self.rows.get("member", {}).items() if c in gone}
         for client in gone & self.rows.get("slice", {}).keys():
             shard, slice = map(int, self.rows["slice"][client])
@@ -76,7 +79,7 @@ class History:
             left |= {f"slice-{shard}", *(f"slice-{shard}-{number}" for number in later)}
         return History(
             {
-                kind: {client: row for client, row in rows.items() if client not in gone}
+                kind: {client: row for client, row in rows.items() if client not in places.get(kind, gone)}
                 for kind, rows in self.rows.items()
                 if kind != "locals"
             },

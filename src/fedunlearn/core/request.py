@@ -23,7 +23,9 @@ def names_of(
     """One name or several as a tuple, each name once; fewer than ``least`` are refused."""
     given = (clients,) if isinstance(clients, str) else clients
     remedy = "give the name of a client, or a list of names"
-    require_type(isinstance(given, Iterable), what, given, remedy)
+    if isinstance(given, Mapping):
+        remedy += "; Server.forget(examples={'site-3': [0, 7]}) forgets some of a client's examples"
+    require_type(isinstance(given, Iterable) and not isinstance(given, Mapping), what, given, remedy)
     names = tuple(dict.fromkeys(given))
     for name in names:
         require_type(isinstance(name, str), f"{name!r} among {what}", name, remedy)
@@ -56,6 +58,8 @@ class Request:
     """The clients that take part in the round at hand, beside the targets; the driver fills them in."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.targets, Mapping):
+            names_of(self.targets)
         for names, what in ((self.clients, "client"), (self.targets, "target")):
             if isinstance(names, str):  # type: ignore[unreachable]
                 raise FedUnlearnError(f"{what}s = {names!r}: give a sequence of names, such as ({names!r},)")

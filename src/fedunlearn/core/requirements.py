@@ -41,7 +41,12 @@ def missing(phases: Sequence[Phase], request: Request, task: Task) -> Iterator[s
         *(["shapes"] if request.shapes else []),
         *(["labels"] if isinstance(task, LabelTask) else []),
     }
+    part = next((target for target in request.targets if "#" in target), None)
     for phase in phases:
+        if part and (history := sorted(phase.needs & KINDS.keys())):
+            what = f"{type(phase).__name__} needs {history[0]}, recorded of whole clients only"
+            yield f"{what}, and {part!r} is a part of one: use another method, or forget the client"
+            continue
         for need in sorted(phase.needs - there):
             what = f"{type(phase).__name__} needs"
             if need in REMEDIES:

@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..core import ClientId, Request
+from ..evidence.measures import EXACT
 from ..methods.fedosd import ForgettingDescent
 from ..methods.fupareto import ParetoDescent
 from ..methods.joint import JointDescent
 from .costs import PhaseCost
 
-EXACT = frozenset({"retrain", "fast-retrain", "rapid", "knot", "sisa"})
-"""Methods whose new model no target and no model of a target had a part in: docs/evidence/claims.md."""
 WORKS = {
     "fisher": "the diagonal of the Fisher information on their data",
     "layer_inputs": "second moments of the inputs of each layer on their data",

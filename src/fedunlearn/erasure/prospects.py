@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from ..client.audit import audit_job
 from ..core import ClientId, Federation, Replies, Request, Selective, State
+from ..evidence.measures import EXACT
 from ..evidence.verdicts import MINIMUM
-from .disclosures import EXACT
 
 BUCKETS = (32, 100, 300, 1000)
 """Numbers of examples are told as ranges between these."""

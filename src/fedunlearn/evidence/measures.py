@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from .statistics import Interval, TailRate, TugOfWar, newcombe, wilson
 from .verdicts import Influence
 
+EXACT = frozenset({"retrain", "fast-retrain", "rapid", "knot", "sisa"})
+"""Methods whose new model no target and no model of a target had a part in: docs/evidence/claims.md."""
+
 NAMED = 10
 """Clients that a sentence names before it counts the others."""
 
@@ -128,6 +131,15 @@ def influence_sentence(measure: str, found: Mapping[str, Influence], targets: Co
         f"Unseen data, {measure}: beyond chance, which is three times the noise floor of two retrainings, "
         f"{'; '.join(told)}."
     )
+
+
+def exact_sentence(method: str) -> str:
+    """Say what an exact method guarantees by itself; nothing of any other."""
+    sentence = (
+        f"This model never saw the data that was to be forgotten: {method} is exact, it trains a new model "
+        "without them. Tests only check that, and can be inconclusive for want of examples."
+    )
+    return sentence if method in EXACT else ""
 
 
 def listed(names: Sequence[str]) -> str:

@@ -213,6 +213,7 @@ def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) 
                 clients=clients,
                 margin=wanted.margin,
                 notes=[*wanted.notes, *notes],
+                method=str(model.how.get("method")),
             )
             if wanted.relearn and retrained is not None:
                 found = replace(found, relearning=relearning(model, retrained, original))

@@ -34,9 +34,10 @@ ROLES = {
 
 
 def conclusion(evidence: RunEvidence) -> str:
-    """The verdict, in capitals and in words."""
+    """The verdict, in capitals and in words; what an exact method guarantees comes before it."""
     words = WORDS[evidence.verdict]
-    return words if evidence.verdict is None else f"{verdict_text(evidence.verdict)}. {words}"
+    told = words if evidence.verdict is None else f"{verdict_text(evidence.verdict)}. {words}"
+    return f"{evidence.values.get('exact', '')} {told}".lstrip()
 
 
 def findings(evidence: RunEvidence) -> Iterator[str]:

@@ -67,6 +67,9 @@ def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
         return f"The request: forget class {request.get('label')} at all clients that hold it."
     if level == "sample" and isinstance(request.get("share"), float):
         return f"The request: forget {request['share']:.0%} of the examples of {who}."
+    if level == "sample" and "examples" in request:
+        parts = [f"{len(rows)} of {part.partition('#')[0]}" for part, rows in request["examples"].items()]
+        return f"The request: forget named examples, {', '.join(parts)}."
     return f"The request: forget {who}." if level == "client" else ""
 
 
