@@ -251,7 +251,7 @@ def test_random_numbers_of_successive_requests_differ(tmp_path):
     def moved(ours: fu.Server, target: str) -> torch.Tensor:
         """How far a request moves the model, which is noise of this size and hardly anything else."""
         before = ours.state.params
-        noisy = ours.forget(target, "fedrecovery", fu.Schedule(1, 0.05, 0, 0.05), noise=1e3)
+        noisy = ours.forget(target, "fedrecovery", fu.Schedule(1, 0.05, 0, 0.05), noise=10.0)
         return noisy.params - before
 
     ours = server(tmp_path)

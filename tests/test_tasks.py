@@ -27,7 +27,7 @@ from fedunlearn import (
     flatten,
     train,
 )
-from fedunlearn.core import Batch, LabelTask, Reason
+from fedunlearn.core import Batch, LabelTask
 from fedunlearn.core.seeds import generator
 from fedunlearn.maths import unlearning_transform
 from fedunlearn.tasks import described
@@ -330,16 +330,11 @@ def test_labels_out_of_range_are_found_in_dicts_and_in_language():
     assert "label 17 is out of range" in refusal(LanguageModel(), words, (tokens, labels))
 
 
-def test_labels_out_of_range_deep_in_a_dataset_make_their_client_missing_with_a_sentence():
+def test_labels_out_of_range_deep_in_a_dataset_are_refused_with_their_row():
     late = Y.clone()
     late[-1] = 9
-    model = CASES["classification"].model
-    federation = Sequential(model, {"c-7": TensorDataset(X, late)})
-    with pytest.warns(UserWarning, match=r"c-7 failed .* counts as missing"):
-        replies = federation.exchange({"c-7": train(flatten(model))}, Terms(batch_size=3))
-    assert not replies
-    assert replies.missing["c-7"].reason is Reason.FAILED
-    assert "IndexError: Target 9 is out of bounds" in replies.missing["c-7"].detail
+    told = refusal(Classification(), CASES["classification"].model, TensorDataset(X, late))
+    assert "row 6 (the first is 0): label 9 is out of range" in told
 
 
 @pytest.mark.parametrize(

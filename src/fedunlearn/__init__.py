@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .relearning import relearn
     from .server import ForgettingFailed, Server, forget, pretrain
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
+    from .tidy import table
 
 __version__ = "0.2.0"
 
@@ -89,6 +90,7 @@ _MODULES = {
     "relearning": ("relearn",),
     "server": ("ForgettingFailed", "Server", "forget", "pretrain"),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),
+    "tidy": ("table",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -152,6 +154,7 @@ __all__ = [
     "shapes",
     "simulate",
     "step",
+    "table",
     "train",
     "unlearn",
     "work",

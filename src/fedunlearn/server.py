@@ -55,7 +55,14 @@ from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.rehearsal import asked
 from .driver.stopping import require_rules
 from .engines import Sequential, join, simulate
-from .methods import ClusteredPretraining, Pretraining, Schedule, SlicedPretraining
+from .methods import (
+    ClusteredPretraining,
+    Pretraining,
+    Schedule,
+    SlicedPretraining,
+    recommend,
+    recommended_options,
+)
 from .methods.groups import require_groups
 from .options import check_options, phases_of
 from .running import concluded, finished, run_in
@@ -94,6 +101,10 @@ def fresh_model(model: nn.Module, build: Callable[[], nn.Module] | None, seed: i
     return State(vectors.flatten(module), buffers=vectors.buffers(module))
 
 
+FLOOR = 0.1
+"""How much the accuracy of the retained clients may fall in a request, unless the caller allows more."""
+
+
 class ForgettingFailed(FedUnlearnError):
     """A request that could not be completed; the model is as it was.
 
@@ -111,8 +122,9 @@ def forget(
     targets: ClientId | Sequence[ClientId],
     folder: Path | str,
     *,
-    method: str = "fedosd",
-    schedule: Schedule = Schedule(),
+    method: str | None = None,
+    schedule: Schedule | None = None,
+    poisoned: bool = False,
     history: Path | str | History | None = None,
     training: LocalTraining = LocalTraining(),
     participation: Participation = Participation(redo=2),
@@ -123,6 +135,7 @@ def forget(
     evaluate_every: int | None = None,
     gone: bool = False,
     guards: Guards | None = Guards(),
+    floor: float | None = FLOOR,
     without: Iterable[ClientId] = (),
     cipher: record.Cipher | None = None,
     listeners: Sequence[Listener] = (),
@@ -137,6 +150,10 @@ def forget(
     been forgotten take no part in it. A request that fails raises ``ForgettingFailed`` and leaves the module
     as it is.
 
+    Without a ``method``, ``recommend`` chooses one, by ``poisoned`` and ``gone``. The server of a federation
+    does not know how long its clients trained, nor at which rate: state ``rounds`` and
+    ``schedule=Schedule(pretrain_lr=…)`` for methods that train a new model.
+
     ``history`` is the file that ``flower.Recording`` wrote; the rows of the targets are deleted from it; or
     it is what such a file holds. ``without`` names clients that take no part, such as those that another
     folder has forgotten. ``cipher`` encrypts the models that the folder keeps.
@@ -148,7 +165,7 @@ def forget(
     process and keeps the anchors of earlier ones.
 
     ``guards`` limit what a single client can do to the model: what they note becomes warnings, and None
-    switches them off.
+    switches them off. ``floor`` is how much R-Acc may fall, as for ``Server.forget``.
     """
     require_federation(federation)
     if "examples" in options:
@@ -192,12 +209,11 @@ def forget(
     if history is not None:
         server.history = history if isinstance(history, History) else read_history(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
-    outcome, _ = server._answer(
-        named, _Way(method, schedule, options, guards, stop, every), gone, answered=place < len(answered)
-    )
-    _warn(outcome)
+    way = server._way(named, method, schedule, options, poisoned, gone, guards, floor, stop, every)
+    outcome, _ = server._answer(named, way, gone, answered=place < len(answered))
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
+    _warn(outcome)
     if isinstance(history, Path | str):
         remove_rows(Path(history), named)
     if place == len(answered):
@@ -265,6 +281,7 @@ class _Way:
     schedule: Schedule
     options: Mapping[str, Any]
     guards: Guards | None
+    floor: float | None
     stop: Sequence[StopRule]
     evaluate_every: int
 
@@ -436,23 +453,25 @@ class Server:
         outcome, place = self._run(
             "train", [phase], (), config, "train", repeats=place, evaluate_every=evaluate_every
         )
-        _warn(outcome)
         if outcome.status.failed:
             raise FedUnlearnError(outcome.reason)
+        _warn(outcome)
         self._complete("train", (), place, outcome.state)
         return outcome
 
     def forget(
         self,
         targets: ClientId | Sequence[ClientId] | None = None,
-        method: str = "fedosd",
-        schedule: Schedule = Schedule(),
+        method: str | None = None,
+        schedule: Schedule | None = None,
         *,
         examples: Mapping[ClientId, Any] | None = None,
+        poisoned: bool = False,
         stop: Sequence[StopRule] = (),
         evaluate_every: int = 1,
         gone: bool = False,
         guards: Guards | None = Guards(),
+        floor: float | None = FLOOR,
         **options: Any,
     ) -> Outcome:
         """Unlearns the targets and lets the others recover; the targets are gone for every later step.
@@ -461,26 +480,31 @@ class Server:
         data as it was given first: ``{"site-3": [0, 7]}``. A virtual client, ``site-3#forget-1b9f03``, holds
         them for the request and is its target; ``site-3`` stays without them.
 
+        Without a ``method``, ``recommend`` chooses one: retraining that ends once the others are as well off
+        as before, or FedOSD for targets that are ``poisoned`` or hold a set ``backdoor``. Without a
+        ``schedule``, rounds and rates follow from those of ``train``.
+
         A request that fails raises ``ForgettingFailed`` and leaves the model as it is; the same call resumes
-        the run, and another method or schedule starts a new one.
+        the run, and another method or schedule starts a new one. So does a request after which the mean
+        accuracy of the retained clients is lower by more than ``floor``; None allows any.
 
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
         Their names are checked against the clients of ``train`` and of the history; without either, they are
         taken as given. ``guards`` limit what a single client can do to the model, and note it in
         ``Outcome.warnings``, each of which is a Python warning, too; None switches them off.
-
-        Methods that train a new model take the learning rate of ``train`` unless the schedule states one.
         """
-        _require_settings(schedule, guards)
-        check_options(f"method {method!r}", methods[method], options)
         require_rules(stop)
-        way = _Way(method, schedule, options, guards, stop, evaluate_every)
         with self._asked(targets, examples) as named:
-            place = self._recorded("forget", named, lambda: self._plan(named, way))
-            outcome, place = self._answer(named, way, gone, repeats=place)
-            _warn(outcome)
+
+            def way() -> _Way:
+                settings = (poisoned, gone, guards, floor, stop, evaluate_every)
+                return self._way(named, method, schedule, options, *settings)
+
+            place = self._recorded("forget", named, lambda: self._plan(named, way()))
+            outcome, place = self._answer(named, way(), gone, repeats=place)
             if outcome.status.failed:
                 raise ForgettingFailed(outcome)
+            _warn(outcome)
             self._complete("forget", named, place, outcome.state)
         self._erase_rows(named)
         return outcome
@@ -491,6 +515,43 @@ class Server:
         if self._recorded("rejoin", (client,), dict) is None and client not in self.forgotten:
             raise FedUnlearnError(f"client {client!r} has not been forgotten here, so it need not join anew")
         self._complete("rejoin", (client,))
+
+    def _way(
+        self,
+        named: tuple[ClientId, ...],
+        method: str | None,
+        schedule: Schedule | None,
+        options: Mapping[str, Any],
+        poisoned: bool = False,
+        gone: bool = False,
+        guards: Guards | None = None,
+        floor: float | None = None,
+        stop: Sequence[StopRule] = (),
+        evaluate_every: int = 1,
+    ) -> _Way:
+        """How a request is answered: what is not stated follows from what is known of the training."""
+        _require_settings(schedule, guards)
+        options, stated = dict(options), schedule is not None
+        if method is None:
+            sets = (held.evaluations for client, held in self._data.items() if client in named)
+            poisoned = poisoned or any("backdoor" in each for each in sets)
+            found = recommend(poisoned=poisoned, gone=gone, recorded=self.history.kinds)
+            method, options = found.method, {**found.options, **options}
+            LOG.info("method %s: %s", method, found.reason)
+        elif not stated and not options.keys() & {"rounds", "momentum"}:
+            options = {**recommended_options(method), **options}
+        check_options(f"method {method!r}", methods[method], options)
+        schedule = schedule or (Schedule.after(self._rounds, self._lr) if self._lr else Schedule())
+        if not stated and "rounds" not in options and method in ("retrain", "fast-retrain"):
+            options["rounds"] = self._rounds or schedule.rounds
+            if not self._rounds:
+                warnings.warn(
+                    "how long and at which rate this model was trained is not known here, so it is trained "
+                    f"anew in at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds and "
+                    "schedule=Schedule(pretrain_lr=…)",
+                    stacklevel=3,
+                )
+        return _Way(method, schedule, options, guards, floor, stop, evaluate_every)
 
     def _answer(
         self, named: tuple[ClientId, ...], way: _Way, gone: bool, **options: Any
@@ -516,7 +577,7 @@ class Server:
         self,
         targets: ClientId | Sequence[ClientId] | None = None,
         rows: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
-        schedule: Schedule = Schedule(),
+        schedule: Schedule | None = None,
         *,
         examples: Mapping[ClientId, Any] | None = None,
         evaluate_every: int = 1,
@@ -524,12 +585,11 @@ class Server:
     ) -> dict[str, Outcome]:
         """Tries several methods on one request, each from the current model, and keeps the model as it is.
 
-        ``rows`` are methods, or names of rows with the method's options, ``method`` among them. ``retrain``
-        takes as many rounds as all calls of ``train`` together unless its option ``rounds`` says otherwise. A
-        row that fails is a Python warning and keeps its outcome. The folder that they share can be reported
+        ``rows`` are methods, or names of rows with the method's options, ``method`` among them. What neither
+        they nor the schedule state is as for ``forget``: ``retrain`` takes as many rounds as training. A row
+        that fails is a Python warning and keeps its outcome. The folder that they share can be reported
         as a comparison. ``examples`` are those of ``forget``.
         """
-        _require_settings(schedule, guards)
         fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str) and len(rows) > 0
         require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")
         given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
@@ -541,14 +601,18 @@ class Server:
         with self._asked(targets, examples) as named:
             if self._end is not None and self._steps == len(self._journal) and {*named} & {*self.forgotten}:
                 self._rewind()  # a script that begins with a comparison is run again
-            for method, options in wanted.values():
-                options.pop("method", None)
-                if method == "retrain" and self._rounds:
-                    options.setdefault("rounds", self._rounds)
-                self._phases(named, method, schedule, options)  # refuses before the first row runs
-            folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
+            ways = {}
             for row, (method, options) in wanted.items():
-                way = _Way(method, schedule, options, guards, (), evaluate_every)
+                options.pop("method", None)
+                way = self._way(
+                    named, method, schedule, options, guards=guards, evaluate_every=evaluate_every
+                )
+                self._phases(
+                    named, way.method, way.schedule, way.options
+                )  # refuses before the first row runs
+                ways[row] = way
+            folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
+            for row, way in ways.items():
                 outcome, _ = outcomes[row], _ = self._try(named, way, f"{folder}/{_slug(row)}")
                 if outcome.status.failed:
                     warnings.warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", stacklevel=2)
@@ -670,6 +734,7 @@ class Server:
             "stop": [repr(rule) for rule in way.stop],
             "evaluate_every": None if way.evaluate_every == sys.maxsize else way.evaluate_every,
             **({} if way.guards is None else {"guards": asdict(way.guards)}),
+            **({} if way.floor is None else {"floor": way.floor}),
         }
 
     def _scheduled(self, schedule: Schedule) -> Schedule:
@@ -684,7 +749,8 @@ class Server:
         """A request with a method, in the folder of that name."""
         require_rules(way.stop)
         phases = phases_of(way.method, self._scheduled(way.schedule), way.options)
-        options |= {"stop": way.stop, "guards": way.guards, "evaluate_every": way.evaluate_every}
+        options |= {"stop": way.stop, "guards": way.guards, "floor": way.floor}
+        options["evaluate_every"] = way.evaluate_every
         return self._run(name, phases, targets, self._plan(targets, way), "request", **options)
 
     def _memory(self) -> dict[str, Any]:
@@ -879,7 +945,7 @@ class Server:
         older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(self._training, k)}
         with record.locked(place / "lock"):
             if finished(place):
-                return concluded(place, identity, self._cipher), place
+                return replace(concluded(place, identity, self._cipher), targets=targets), place
             files = record.claim(place, record.fingerprint(begun), cipher=self._cipher)
             files.write({"experiment.json": record.json_bytes(begun)})
             with self._engine(request.clients) as federation:
@@ -1094,7 +1160,7 @@ def _reset(model: nn.Module) -> nn.Module:
 
 
 def _require_settings(schedule: object, guards: object) -> None:
-    require_type(isinstance(schedule, Schedule), "schedule", schedule, "give Schedule(…)")
+    require_type(isinstance(schedule, Schedule | None), "schedule", schedule, "give Schedule(…)")
     require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
 
 

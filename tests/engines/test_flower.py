@@ -13,17 +13,20 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from fedunlearn import (
+    Averaging,
     ClientData,
     FedUnlearnError,
     Job,
     MultiLabel,
     Parallel,
+    Request,
     Schedule,
     Sequential,
     Terms,
     flatten,
     method,
     train,
+    unlearn,
 )
 from fedunlearn import forget as unlearning
 from fedunlearn.core.vectors import buffers
@@ -102,6 +105,24 @@ def test_virtual_clients_are_served_by_their_node_in_one_message():
     held = {**data, "site-2#forget": data["site-0"]}
     expected = Sequential(network(name), held).exchange(jobs)
     assert all(torch.equal(replies[client].moved, expected[client].moved) for client in jobs)
+
+
+def test_a_target_without_a_set_for_it_is_measured_by_its_node_as_in_one_process():
+    name = "perceptron"
+    data = {c: ClientData(held.train, {"test": held.train}) for c, held in holdings(name).items()}
+
+    def load(context):
+        client = f"site-{number_of(context)}"
+        return flower.Site(network(name), data[client], name=client)
+
+    federation = flower.connect(grid(served(name, load)), network(name), clients=5, patience=QUICK)
+    request = Request(flatten(network(name)), CLIENTS, ("site-1",))
+    there, here = (
+        unlearn([Averaging(1, 0.1)], request, each).metrics
+        for each in (federation, Sequential(network(name), data))
+    )
+    for key in ("loss_target", "forget_acc", "forget_auc"):
+        assert [row[key] for row in there] == [row[key] for row in here]
 
 
 def test_names_are_those_of_the_registration_and_ids_do_not_matter():

@@ -136,7 +136,7 @@ def test_worker_processes_change_no_bit_of_any_work(name, kind, workers):
         works = list(every_work(name).items())[:: 1 if kind == "tensors" else 3]  # the rest is not about data
         for number, (what, job) in enumerate(works):
             jobs, epochs = dict.fromkeys(("site-0", "site-2", "site-4"), job), 1 + number % 2
-            terms = Terms(lr=0.1, decay=0.9, epochs=epochs, batch_size=4, seed=(7, number))
+            terms = Terms(0.1, 0.9, epochs, batch_size=4, seed=(7, number), shuffle=number % 3 > 0)
             expected = oracle.exchange(jobs, terms)
             assert not expected.missing
             try:
@@ -244,10 +244,12 @@ def test_a_work_of_ones_own_may_return_one_tensor_under_two_names():
 
 
 class Failing(Pairs):
-    """Fails when it is read to the end."""
+    """Fails when it is read to the end, once its disk is gone."""
+
+    gone = False
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if number == len(self) - 1:
+        if self.gone and number == len(self) - 1:
             raise OSError("the disk is gone")
         return super().__getitem__(number)
 
@@ -260,15 +262,20 @@ def engines(name: str, data: dict[str, ClientData], **options) -> Iterator:
 
 
 @pytest.mark.parametrize("name", ["perceptron", "batch norm"])
-def test_a_client_that_fails_is_missing_on_every_engine_and_the_others_answer(name):
+def test_a_client_that_fails_is_missing_on_every_engine_and_the_others_answer(name, monkeypatch):
     """The data of one fails; of another, a batch of one example, where BatchNorm needs two."""
     data = holdings(name)
     data["site-1"] = ClientData(Failing(data["site-1"].train))
     job = train(flatten(network(name)))
     found = []
     for federation in engines(name, data):
-        with pytest.warns(UserWarning, match=r"site-1 failed with OSError: the disk is gone .* missing"):
-            found.append(federation.exchange(dict.fromkeys(data, job), Terms(batch_size=4)))
+        with monkeypatch.context() as later:
+            later.setattr(Failing, "gone", True)
+            with pytest.warns(UserWarning, match=r"site-1 failed with OSError: the disk is gone .* missing"):
+                found.append(federation.exchange(dict.fromkeys(data, job), Terms(batch_size=4)))
+    monkeypatch.setattr(Failing, "gone", True)
+    with pytest.raises(FedUnlearnError, match=r"site-1, set 'train': it cannot be read, .*the disk is gone"):
+        Sequential(network(name), data)
     for replies in found:
         assert_identical(replies, found[0])
         assert replies.keys() == data.keys() - replies.missing.keys()

@@ -71,7 +71,7 @@ class Counted:
         return self._federation.present() - self._without
 
     def exchange(self, jobs, terms=NO_TERMS):
-        if all(job.work == "measure" and "on" not in job.config for job in jobs.values()):
+        if all(job.work == "measure" and job.config.get("on") != "train" for job in jobs.values()):
             self.measured += len(jobs)
         else:
             elsewhere = jobs.keys() - {self._public}

@@ -224,7 +224,7 @@ def test_without_scripts_nothing_is_missing(browser, rows):
     browser.script(allowed=False)
     try:
         browser.open(rows)
-        for selector in (TABLE, "[data-plot] path", ".panel path", ".glossary dd", ".cards .value"):
+        for selector in (TABLE, "[data-plot] path", ".panel path", ".glossary dd"):
             assert shown(browser, selector)
         for selector in ("[data-toggle]", "[data-all]", ".copy"):
             assert not shown(browser, selector)

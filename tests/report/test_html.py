@@ -87,7 +87,7 @@ def test_a_comparison_has_every_row_with_its_spread(page, comparison):
         "mean ± standard deviation of 2 runs",
         "method-00 1.5% ±0.7",
         "fedunlearn compare comparison.toml --out again --seeds 2",
-        "Lowest ASR",
+        "Best in forgetting and utility together: method-00 (ASR 3.5%, R-Acc 85.0%), then method-01 (ASR",
     ):
         assert words in text
 
@@ -111,14 +111,15 @@ def test_stages_are_parted_where_most_rows_part_them(comparison, planned, border
 
 
 def test_a_failed_seed_counts_as_it_ended_and_its_row_is_not_the_best(comparison, page):
-    assert "method-00 keeps" in said(page(comparison))
+    assert "method-00 (ASR" in said(page(comparison))
     folder = comparison / "seed-2/method-00"
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:2]))  # start, and a round that was not evaluated
     ended = {"status": "diverged", "reason": "lower it", "model_sha256": "f00"}
     (folder / "outcome.json").write_text(json.dumps(ended))
     text = said(page(comparison))
-    assert "method-00 keeps" not in text
+    assert "method-00 (ASR" not in text
+    assert "1 done, 1 failed (diverged)" in text
     assert "a failed run counts with its last numbers" in text
     shown = comparison_page(collect([comparison]))
     (cells,) = [cells for name, _, cells in shown["results"].lines if name == "method-00"]
@@ -272,7 +273,7 @@ def test_a_run_that_failed_says_why(page, folder):
     (folder / "outcome.json").write_text(json.dumps(ended))
     text = said(page(folder))
     assert "This run failed." in text
-    assert "diverged: lower the learning rate" in text
+    assert "failed (diverged): lower the learning rate" in text
 
 
 def test_an_unfinished_run_does_not_speak_for_its_row(page, comparison):
@@ -321,11 +322,13 @@ def test_a_clean_client_is_judged_by_the_distance_to_retraining(page, tmp_path):
         "puf": (0.80, 0.70, 0.81),
     }
     text = said(page(clean(tmp_path / "c", rows, 0.953)))
-    assert "1 of 3 finished rows end near the Forget acc of retraining (82.3%)." in text
-    assert "Among them, puf keeps the highest R-Acc (80.0%)." in text
-    assert "Forget acc closest to retraining 81.0% puf (retraining 82.3%)" in text
+    assert (
+        "Nearest to retrain in forgetting and utility together: puf (Forget acc -1.3%, R-Acc -5.0%), then "
+        "fedosd (Forget acc +10.7%, R-Acc -1.0%), then ascent (Forget acc -80.3%, R-Acc -55.0%). 1 of 3 "
+        "finished rows end near the Forget acc of retraining (82.3%). The worse of two distances decides"
+    ) in text
+    assert "At the end, minus retrain (% are points)" in text
     assert "the line is the Forget acc of retraining" in text
-    assert "Lowest Forget" not in text
     assert "Up and left" not in text
     assert (
         "fedosd: forgetting relapsed. Forget acc was 33.3% after unlearning and is 93.0% at the end "
@@ -339,8 +342,7 @@ def test_a_clean_client_cannot_be_judged_without_retraining(page, tmp_path):
     rows = {"ascent": (0.30, 0.0, 0.02), "puf": (0.80, 0.70, 0.81)}
     text = said(page(clean(tmp_path / "c", rows, 0.953)))
     assert "Without a retrain row, Forget acc cannot be judged by itself." in text
-    assert "closest to retraining" not in text
-    assert "Lowest Forget" not in text
+    assert "forgetting and utility together" not in text
     assert "Up and left" not in text
 
 
@@ -351,7 +353,7 @@ def test_a_model_that_remembers_no_more_than_retraining_had_nothing_to_forget(
     rows = {"retrain": (0.85, None, retrained), "puf": (0.80, 0.70, 0.81)}
     text = said(page(clean(tmp_path / "c", rows, before)))
     assert f"Nothing can be concluded about forgetting: Forget acc of ω⁰ was {before:.1%}" in text
-    assert "closest to retraining" not in text
+    assert "forgetting and utility together" not in text
 
 
 def test_a_backdoor_that_was_never_planted_decides_nothing(page, comparison):
@@ -359,8 +361,7 @@ def test_a_backdoor_that_was_never_planted_decides_nothing(page, comparison):
         path.write_text(path.read_text().replace('"asr": 0.9', '"asr": 0.012'))
     text = said(page(comparison))
     assert "Nothing can be concluded about forgetting: ASR of ω⁰ was 1.2%" in text
-    assert "Lowest ASR" not in text
-    assert "Highest R-Acc" in text
+    assert "forgetting and utility together" not in text
 
 
 def test_the_tile_of_conflicts_names_its_stage(page, folder):
@@ -447,7 +448,7 @@ def test_damage_is_one_sentence(page, folder, name, content, sentence):
 def test_a_folder_that_is_no_run_is_refused(page, tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(FedUnlearnError, match="name the folder of a run or of a comparison"):
+        with pytest.raises(FedUnlearnError, match="name the folder of a run, of a comparison or of a"):
             page(folder)
 
 

@@ -172,5 +172,5 @@ def test_a_configuration_with_something_else_for_a_number_is_one_sentence(folder
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(FedUnlearnError, match="name the folder of a run or of a comparison"):
+    with pytest.raises(FedUnlearnError, match="name the folder of a run, of a comparison or of a"):
         collect([tmp_path])

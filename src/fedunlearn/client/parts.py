@@ -52,8 +52,8 @@ def remembered(earlier: Parts, begun: Mapping[str, Any], clients: Mapping[Client
             parts = {other: kept for other, kept in parts.items() if other.partition("#")[0] != client}
         elif train is not None and (rows[-1] >= size(train) or digest(_taken(train, rows)) != digests[name]):
             raise FedUnlearnError(
-                f"the data of client {client!r} is not that of which examples were forgotten by position: give "
-                "it as it was, new examples last, or only what was left"
+                f"the data of client {client!r} is not that of which examples were forgotten by position: "
+                "give it as it was, new examples last, or only what was left"
             )
     return parts
 

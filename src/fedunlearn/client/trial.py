@@ -39,7 +39,7 @@ def check(
                 except Exception as error:
                     said = (str(error).splitlines() or [type(error).__name__])[0]
                     raise FedUnlearnError(
-                        f"{client}, set {name!r}: the model fails on its first examples ({said}): "
+                        f"{client}, set {name!r}: it cannot be read, or the model fails on it ({said}): "
                         "check the shapes of inputs and labels, and the task"
                     ) from error
 

@@ -11,8 +11,8 @@ def utility_key(keys: Iterable[str]) -> str | None:
 
 
 def forgetting_key(keys: Iterable[str]) -> str | None:
-    """What tells how much is remembered: ASR, or the first score on the data to be forgotten."""
-    return _first(keys, ("asr", "forget_acc"), "forget_", but=())
+    """What tells how much is remembered: ASR, AUC, or the first score on the data to be forgotten."""
+    return _first(keys, ("asr", "forget_auc", "forget_acc"), "forget_", but=())
 
 
 def headline(keys: Iterable[str]) -> list[str]:

@@ -152,6 +152,7 @@ class Outcome:
     """Clients that were left out, what the guards did, retained clients that lose, targets not forgotten."""
     guards: Mapping[str, int] | None = None
     """How often the guards did what, by codes that name nobody; None without guards."""
+    targets: tuple[ClientId, ...] = ()
 
     @property
     def params(self) -> Vector:

@@ -41,7 +41,7 @@ HARMLESS = 0.01
 LARGER = 5.0
 """How many times as long as that of the median an update may be because its client holds more data."""
 COPY = 0.95
-"""Cosine with an update that forgets, of either sign, below which ordinary training is no copy."""
+"""Cosine with an update that forgets, up to which ordinary training is no copy."""
 VETO = 7.0
 """By how much the sine between an update that forgets and those of the others grows without a copy of it."""
 IN_A_ROW = 3
@@ -186,16 +186,20 @@ class Watch:
     def _copies(self, jobs: Jobs, retained: Sequence[ClientId]) -> dict[ClientId, Failure]:
         """Ordinary training without which there would be far more room to forget than with it.
 
-        Where many share the target's distribution, all their updates become alike late in unlearning, and
-        leaving one out changes nothing.
+        As the model unlearns, honest training of clients with the target's distribution becomes its opposite:
+        that counts only at ω⁰, where there is nothing to undo, and of those who were found out there.
         """
         learning = [client for client in retained if not forgets(jobs[client])]
         found: dict[ClientId, Failure] = {}
         for target in self.request.targets:
             if target not in self.updates or not forgets(jobs[target]) or len(learning) < 2:
                 continue
-            forget = self.updates[target]
-            cosines = {client: abs(_cosine(self.updates[client], forget)) for client in learning}
+            forget, first = self.updates[target], torch.equal(jobs[target].params, self.request.params)
+            cosines = {
+                client: abs(cosine) if first or Reason.COPY in self.guarded.lost.get(client, {}) else cosine
+                for client in learning
+                for cosine in [_cosine(self.updates[client], forget)]
+            }
             closest = max(learning, key=lambda client: cosines[client])
             rest = [client for client in learning if client != closest]
             if cosines[closest] > COPY and self._room(forget, rest) > VETO * self._room(forget, learning):

@@ -241,6 +241,7 @@ def course(
         tuple(client for client in request.retained if client not in progress.heard),
         noted(progress.guarded),
         None if guards is None else counts(progress.guarded),
+        request.targets,
     )
 
 
@@ -476,15 +477,16 @@ class _Run:
         if torch.equal(after.params, origin):
             return after
         proposed = watch.shortened(phase, before, origin, after)
-        if phase.stage is not Stage.PRETRAINING:
+        tries = watch.tries and not _new(phase)
+        if tries:
             known = watch.guarded
-            if watch.tries and not known.original:
+            if not known.original:
                 first = replace(before, params=self.request.params, buffers=self.request.buffers)
                 watch.begin((yield from self._losses(first, trials, clock)))
             if watch.tries and not known.reference and not torch.equal(origin, self.request.params):
                 start = replace(before, params=origin)
                 watch.begin((yield from self._losses(start, trials, clock)))
-        if watch.tries and phase.stage is not Stage.PRETRAINING:
+        if tries and watch.tries:
             for left in reversed(range(guards.halvings + 1)):
                 harmed = watch.harmed((yield from self._losses(proposed, trials, clock)))
                 if not harmed:
@@ -706,12 +708,17 @@ def _rate(phase: Phase, exchanges: Sequence[Exchange], decay: float) -> float:
     return Terms(phase.lr, decay).rate(jobs[-1]) if jobs else phase.lr * decay
 
 
+def _new(phase: Phase) -> bool:
+    """Whether a model is trained from the start: nobody is protected by what it has not learned yet."""
+    later = phase.stage is Stage.POSTTRAINING and "fresh" in phase.needs
+    return phase.stage is Stage.PRETRAINING or later
+
+
 def _learning(phase: Phase, after: State, guarded: Guarded, metrics: Metrics) -> Guarded:
     """Takes down the first losses of a run, and that a new model does not learn in its first rounds."""
     guarded = replace(guarded, started={**starting(metrics), **guarded.started})
     now, first = metrics.get("train_loss_retained"), guarded.started.get("train_loss_retained")
-    new = phase.stage is Stage.PRETRAINING or "fresh" in phase.needs
-    if not new or after.round != TRIED or now is None or first is None or float(now) < 0.999 * first:
+    if not _new(phase) or after.round != TRIED or now is None or first is None or float(now) < 0.999 * first:
         return guarded
     told = (
         f"the training loss has not fallen in the first {TRIED} rounds ({float(now):.3g}, in the first "

@@ -31,11 +31,11 @@ class Metric:
     better: Better
     help: str
 
-    def text(self, value: float) -> str:
-        """A value as tables and sentences write it, without its unit, but for percent."""
+    def text(self, value: float, sign: str = "") -> str:
+        """A value as tables and sentences write it, without its unit but for percent, maybe with a sign."""
         if self.unit == "share":
-            return f"{value:.{self.digits}%}"
-        return f"{value / 1e6 if self.unit == 'bytes' else value:,.{self.digits}f}"
+            return f"{value:{sign}.{self.digits}%}"
+        return f"{value / 1e6 if self.unit == 'bytes' else value:{sign},.{self.digits}f}"
 
 
 _TABLE = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Self
 
 from ..core import require_count, require_rate
 
@@ -17,6 +19,15 @@ class Schedule:
     recover_lr: float = 0.01
     pretrain_lr: float = 0.05
     """For methods that train a new model."""
+
+    @classmethod
+    def after(cls, rounds: int, lr: float) -> Self:
+        """Return the schedule of a request that states none, about a model trained like this.
+
+        Two stages of half the rounds of training, 10 to 100 each, at a half and a fifth of its rate.
+        """
+        half = min(100, max(10, math.ceil(rounds / 2)))
+        return cls(half, lr / 2, half, lr / 5, lr)
 
     def __post_init__(self) -> None:
         for name in ("unlearn_rounds", "recover_rounds"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..measure.metrics import Metric, metric
 from .runs import Run
 from .settings import setting
-from .summary import Numbers, mean, summarise
+from .summary import end, mean, minus, summarise
 
 FORGOTTEN = 0.1
 """An attack success rate counts as forgotten up to this value, or up to that of retraining if higher."""
@@ -44,8 +44,8 @@ class Judgement:
 
     memories: Mapping[str, Memory]
     retrained: float | None
-    references: frozenset[str]
-    """The rows that retrain."""
+    references: Sequence[str]
+    """The rows that retrain; the first is the level to reach."""
 
     @property
     def metric(self) -> Metric | None:
@@ -83,6 +83,14 @@ class Judgement:
         return max(FORGOTTEN, self.retrained or 0.0)
 
     @property
+    def bar(self) -> str:
+        """How rows end that count as having forgotten."""
+        score = self.metric or metric("asr")
+        if self.aim is not None:
+            return f"near the {score.title} of retraining ({score.text(self.aim)})"
+        return f"with {'an' if score.key == 'asr' else 'a'} {score.title} of at most {score.text(self.limit)}"
+
+    @property
     def forgot(self) -> list[str]:
         """The rows that end low enough, or near enough to retraining."""
         if self.metric is None or self.aim is None:
@@ -108,13 +116,12 @@ def remembered(runs: Sequence[Run]) -> Memory | None:
 def judge(finished: Finished) -> Judgement:
     """What the rows of a comparison remember, relative to retraining."""
     memories = {row: memory for row, runs in finished.items() if (memory := remembered(runs))}
-    references = frozenset(
+    references = [
         row
         for row, runs in finished.items()
         if row in memories and all(run.method == "retrain" for run in runs)
-    )
-    levels = [memories[row].end for row in finished if row in references]
-    return Judgement(memories, levels[0] if levels else None, references)
+    ]
+    return Judgement(memories, memories[references[0]].end if references else None, references)
 
 
 def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
@@ -133,7 +140,9 @@ def relapsed(memory: Memory, retrained: float | None = None) -> bool:
         return False
     removed = memory.before - memory.unlearned
     side = 1 if removed > 0 else -1
-    allowed = max(CAME_BACK * abs(removed), NEAR if memory.metric.unit == "share" else 0.0)
+    allowed = max(
+        CAME_BACK * abs(removed), NEAR if memory.metric.unit == "share" else NEAR * abs(memory.before)
+    )
     back = side * (memory.end - memory.unlearned)
     beyond = back if retrained is None else side * (memory.end - retrained)
     return bool(removed) and min(back, beyond) > allowed
@@ -202,12 +211,12 @@ def _utility(run: Run) -> str:
 
 
 def headline(finished: Finished, judgement: Judgement) -> str:
-    """A comparison in a few sentences."""
+    """A comparison in a few sentences; the first ranks its rows."""
     if not finished:
         return "No run has ended yet."
-    found = {row: [summarise(run) for run in runs] for row, runs in finished.items()}
     if judgement.metric is None:
-        return _best_kept(found, f"Of {len(found)} finished rows") or f"{len(found)} rows have finished."
+        unranked = "not ranked: they answer several requests, or nothing measures what they forgot"
+        return f"{len(finished)} rows have finished, {unranked}."
     score, forgot, judged = judgement.metric, judgement.forgot, judgement.judged
     if judgement.nothing_to_forget:
         memory = next(iter(judgement.memories.values()))
@@ -217,25 +226,47 @@ def headline(finished: Finished, judgement: Judgement) -> str:
             f"{score.text(memory.before)}{beside}, so there was nothing to forget."
         )
     if not judged:
-        kept = _best_kept(found, f"Of {len(found)} finished rows")
-        return f"Without a retrain row, {score.title} cannot be judged by itself. {kept}".strip()
-    count = f"{len(forgot)} of {len(judged)} finished rows end "
-    if judgement.aim is not None:
-        count += f"near the {score.title} of retraining ({score.text(judgement.aim)})"
-    else:
-        article = "an" if score.key == "asr" else "a"
-        count += f"with {article} {score.title} of at most {score.text(judgement.limit)}"
-    chosen = {row: found[row] for row in forgot or judged}
-    kept = _best_kept(chosen, "Among them" if forgot else "Among all")
-    return f"{count}. {kept}".strip()
+        return f"Without a retrain row, {score.title} cannot be judged by itself. Compare 'retrain', too."
+    return f"{ranking(finished, judgement)}{len(forgot)} of {len(judged)} finished rows end {judgement.bar}."
 
 
-def _best_kept(found: Mapping[str, Sequence[Numbers]], among: str) -> str:
-    values = {row: value for row, numbers in found.items() if (value := mean(numbers, "r_acc")) is not None}
-    if not values:
+RULE = (
+    "The worse of two distances decides: from retraining in forgetting (of an ASR, only above it), and below "
+    "its utility; without a retrain row, from an ASR of 0 and from the best utility."
+)
+
+
+def ranking(finished: Finished, judgement: Judgement) -> str:
+    """The judged rows by forgetting and utility together, in a sentence; empty if one of both is unknown."""
+    score, reference = judgement.metric, next(iter(judgement.references), None)
+    key = next((run.utility for runs in finished.values() for run in runs if run.utility), None)
+    if score is None or key is None:
         return ""
-    best = max(values, key=lambda row: values[row])
-    return f"{among}, {best} keeps the highest R-Acc ({metric('r_acc').text(values[best])})."
+    useful, sides = metric(key), score.better == "retraining"
+    ends = {row: [end(run) for run in runs] for row, runs in finished.items()}
+    found = ends if reference is None else minus(finished, reference)
+    better = -1 if useful.better == "lower" else 1
+    pairs = {
+        row: (far, kept)
+        for row in judgement.judged
+        if row in found
+        and (far := mean(found[row], score.key)) is not None
+        and (kept := mean(found[row], key)) is not None
+    }
+    best = 0.0 if reference else max((better * kept for _, kept in pairs.values()), default=0.0)
+
+    def shortfalls(row: str) -> list[float]:
+        far, kept = pairs[row]
+        return sorted((abs(far) if sides else max(far, 0.0), max(best - better * kept, 0.0)), reverse=True)
+
+    sign = "+" if reference else ""
+    told = [
+        f"{row} ({score.title} {score.text(far, sign)}, {useful.title} {useful.text(kept, sign)})"
+        for row, (far, kept) in sorted(pairs.items(), key=lambda pair: shortfalls(pair[0]))
+    ]
+    nearest = f"Nearest to {reference}" if reference else "Best"
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    return f"{nearest} in forgetting and utility together: {', then '.join(told[:3])}{more}. " if told else ""
 
 
 def warnings(judgement: Judgement) -> list[str]:

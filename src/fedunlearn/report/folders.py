@@ -43,7 +43,7 @@ NUMBERS: dict[tuple[str, ...], type] = {
 
 
 def collect(folders: Sequence[Path]) -> Collection:
-    """The runs in these folders; each is the folder of a run, a comparison or a column."""
+    """The runs in these folders; each is the folder of a run, a comparison, a column or a ``Server``."""
     found = {place: _rows(place) for folder in dict.fromkeys(folders) for place in _columns(folder)}
     every = [run for rows in found.values() for runs in rows.values() for run in runs]
     tell_unverified(run.folder for run in every if not run.verified)
@@ -63,7 +63,8 @@ def collect(folders: Sequence[Path]) -> Collection:
         for row, runs in by_row.items()
     }
     kind = "runs" if all(len(runs) == 1 for runs in rows.values()) else "rows"
-    return Collection(f"{len(rows)} {kind}", rows, comparison=False)
+    place = f"{folders[0].resolve().name}, " if len({*folders}) == 1 else ""
+    return Collection(f"{place}{len(rows)} {kind}", rows, comparison=False)
 
 
 def read_run(folder: Path) -> Run:
@@ -156,16 +157,22 @@ def _rows(folder: Path) -> dict[str, list[Run]]:
 
 
 def _columns(folder: Path) -> list[Path]:
-    """The folder itself, or its subfolders that are columns of a comparison."""
+    """The folder itself, or its subfolders that are columns of a comparison or steps of a ``Server``."""
     if _is_run(folder) or any(folder.glob("seed-*/*/experiment.json")):
         return [folder]
-    columns = sorted({path.parents[2] for path in folder.glob("*/seed-*/*/experiment.json")})
+    columns = {path.parents[2] for path in folder.glob("*/seed-*/*/experiment.json")}
+    columns |= {path.parent for path in folder.glob("*/experiment.json")}
     if not columns:
         raise FedUnlearnError(
-            f"{folder} has neither an experiment.json nor seed-N/ROW folders: name the folder of a run or "
-            "of a comparison"
+            f"{folder} has neither an experiment.json nor seed-N/ROW folders: name the folder of a run, of a "
+            "comparison or of a Server"
         )
-    return columns
+    return sorted(columns, key=_in_order)
+
+
+def _in_order(folder: Path) -> list[str]:
+    """What sorts step 10 after step 9."""
+    return [part.zfill(9) if part.isdigit() else part for part in folder.name.split("-")]
 
 
 def _is_run(folder: Path) -> bool:

@@ -134,6 +134,9 @@ class Run:
         """How the run ended, or its progress."""
         if self.ended:
             status = str(self.outcome["status"]).replace("_", " ")
+            if self.failed:
+                kept = ", model unchanged" if self.config.get("kind") == "server" else ""
+                status = f"failed ({status}){kept}"
             return f"{status}: {self.outcome['reason']}" if self.outcome.get("reason") else status
         if not self.rows:
             return "unfinished: no measurement yet"

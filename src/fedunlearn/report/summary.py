@@ -13,7 +13,7 @@ from .runs import Run
 Numbers = Mapping[str, float]
 """Values by key: ``KEY_1`` after unlearning, ``KEY_2`` after post-training, ``KEY`` at the end."""
 
-SCORES = ("asr", "forget_acc", "r_acc", "r_acc_worst")
+SCORES = ("asr", "forget_acc", "forget_auc", "r_acc", "r_acc_worst")
 """Scores shown after both stages, besides the scores of tasks other than classification."""
 FINAL = ("r_acc_best", "target_acc", "distance", "coverage", "epsilon")
 COSTS = ("local_trainings", "bytes_up", "bytes_down", "bytes_stored", "seconds")
@@ -28,6 +28,7 @@ class Column:
     key: str
     metric: Metric
     mark: str = ""
+    sign: str = ""
 
     @property
     def title(self) -> str:
@@ -65,6 +66,27 @@ def before(run: Run) -> Numbers:
     row = run.evaluated[0]
     found = {f"{key}_1": value for key, value in _scores(row).items()}
     return found | {key: float(row[key]) for key in ("target_acc", "distance") if key in row}
+
+
+def end(run: Run) -> Numbers:
+    """The scores at the end of a run, and what it shows of the targets."""
+    row = run.evaluated[-1]
+    return _scores(row) | {key: float(row[key]) for key in ("target_acc", "loss_target") if key in row}
+
+
+def minus(rows: Mapping[str, Sequence[Run]], reference: str) -> dict[str, list[Numbers]]:
+    """The ends of all other rows minus those of the reference, seed by seed."""
+    levels = {run.seed: end(run) for run in rows[reference]}
+
+    def difference(run: Run) -> Numbers:
+        level = levels[run.seed]
+        return {key: value - level[key] for key, value in end(run).items() if key in level}
+
+    return {
+        row: [difference(run) for run in runs if run.seed in levels]
+        for row, runs in rows.items()
+        if row != reference
+    }
 
 
 def _scores(row: Metrics) -> dict[str, float]:
@@ -138,9 +160,9 @@ def mean(found: Iterable[Numbers], key: str) -> float | None:
     return fmean(values) if values else None
 
 
-def mean_text(metric: Metric, values: Sequence[float]) -> tuple[str, str]:
+def mean_text(metric: Metric, values: Sequence[float], sign: str = "") -> tuple[str, str]:
     """The mean of the values, and ± the sample standard deviation (n − 1) if there are several."""
     if not values:
         return "–", ""
     spread = f"±{metric.text(stdev(values)).removesuffix('%')}" if len(values) > 1 else ""
-    return metric.text(fmean(values)), spread
+    return metric.text(fmean(values), sign), spread

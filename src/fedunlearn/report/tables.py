@@ -14,7 +14,7 @@ Lines = list[list[str]]
 """Header and rows; the first cell of a row is its name."""
 
 STAGE_KEYS = (
-    *("asr", "forget_acc", "r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "target_acc"),
+    *("asr", "forget_acc", "forget_auc", "r_acc", "r_acc_std", "r_acc_worst", "r_acc_best", "target_acc"),
     *("distance", "coverage", "conflicts"),
 )
 

@@ -59,7 +59,13 @@ def _page(collection: Collection) -> dict[str, Any]:
 def _terms(page: dict[str, Any]) -> Iterator[str]:
     """The metrics that a page shows."""
     yield from (card.term for card in page["cards"])
-    grids = [*(page["evidence"] or {}).get("grids", ()), page["results"], page["clients"], page["costs"]]
+    grids = [
+        *(page["evidence"] or {}).get("grids", ()),
+        page["results"],
+        page["differences"],
+        page["clients"],
+        page["costs"],
+    ]
     for grid in filter(None, grids):
         yield from (heading.term for heading in grid.headings)
     yield from (plot.key for plot in page["plots"] if not page["single"])

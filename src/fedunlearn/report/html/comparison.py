@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ...core import Metrics
-from ...measure.metrics import Metric, metric
-from ..conclusions import Judgement, headline, judge, verdict, warnings
+from ...measure.metrics import metric
+from ..conclusions import RULE, Judgement, headline, judge, verdict, warnings
 from ..runs import Collection, Run
 from ..settings import setting, shared
-from ..summary import Numbers, mean, origins, result_columns, summarise
+from ..summary import Column, Numbers, mean, minus, origins, result_columns, summarise
 from . import plots
 from .evidence import rows_evidence
 from .plots import Curve, Plot, Point, series, style
-from .run import Card, course
+from .run import course
 from .tables import Cell, Grid, Heading, bars, by_client, cell, heading, heat
-
-FEWEST = ("trainings", "bytes", "s", "rounds")
-"""Units of counts and costs, for which a card says "fewest"."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,8 @@ class Rows:
 
     @cached_property
     def judgement(self) -> Judgement:
-        return judge(self.finished)
+        asked = {tuple(run.targets) for runs in self.finished.values() for run in runs if run.forgetting}
+        return judge(self.finished if self.collection.comparison or len(asked) == 1 else {})
 
     @cached_property
     def forgetting(self) -> str | None:
@@ -88,11 +86,12 @@ def comparison_page(collection: Collection) -> dict[str, Any]:
     return {
         "single": False,
         "lede": headline(rows.finished, rows.judgement),
+        "rule": RULE if rows.judgement.judged else "",
         "warnings": warnings(rows.judgement),
         "evidence": rows_evidence(collection, rows.places),
-        "cards": _best(rows),
-        "ranked": _ranked(rows),
+        "cards": [],
         "results": _results(rows),
+        "differences": _differences(rows),
         "clients": _clients(rows),
         "costs": _costs(rows),
         "plots": _overlays(rows),
@@ -100,57 +99,6 @@ def comparison_page(collection: Collection) -> dict[str, Any]:
         "scatter": _scatter(rows),
         "panels": _panels(rows),
     }
-
-
-def _ranked(rows: Rows) -> str:
-    forgot, judgement = rows.judgement.forgot, rows.judgement
-    if judgement.metric is None or not forgot or len(forgot) == len(rows.finished):
-        return ""
-    score = judgement.metric
-    if judgement.aim is not None:
-        return f"Best of the {len(forgot)} rows that end near the {score.title} of retraining."
-    limit = score.text(judgement.limit)
-    return f"Best of the {len(forgot)} rows that end with {score.title} of at most {limit}."
-
-
-def _best(rows: Rows) -> list[Card]:
-    """The best row of each key number, among the rows that have forgotten, or among all if none has."""
-    judgement = rows.judgement
-    chosen = [row for row in rows.finished if row in judgement.forgot] or list(rows.finished)
-    cards = []
-    if judgement.metric is not None and judgement.judged:
-        values = {row: judgement.memories[row].end for row in chosen if row in judgement.judged}
-        cards.append(_remembered(judgement.metric, values, judgement.aim))
-    keys = [rows.utility, f"{rows.utility}_worst"] if rows.utility else []
-    for key in (*keys, "conflicts", "local_trainings", "bytes", "seconds"):
-        score = metric(str(key))
-        found = {row: value for row in chosen if (value := mean(rows.numbers[row], score.key)) is not None}
-        if found and score.better in ("lower", "higher"):
-            best = (max if score.better == "higher" else min)(found.values())
-            cards.append(_card(score, found, best))
-    return cards
-
-
-def _remembered(score: Metric, values: Mapping[str, float], aim: float | None) -> Card:
-    if aim is None:
-        return _card(score, values, min(values.values()))
-    best = min(values.values(), key=lambda value: abs(value - aim))
-    card = _card(score, values, best)
-    return Card(
-        f"{score.title} closest to retraining",
-        score.key,
-        card.value,
-        f"{card.note} (retraining {score.text(aim)})",
-    )
-
-
-def _card(score: Metric, values: Mapping[str, float], best: float) -> Card:
-    rows = [row for row, value in values.items() if value == best]
-    who = ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
-    counted = score.title if score.title.startswith("MB") else score.title.lower()
-    lowest = f"Fewest {counted}" if score.unit in FEWEST else f"Lowest {score.title}"
-    highest = "Best worst client" if score.key.endswith("_worst") else f"Highest {score.title}"
-    return Card(highest if score.better == "higher" else lowest, score.key, score.text(best), who)
 
 
 def _results(rows: Rows) -> Grid:
@@ -179,6 +127,18 @@ def _results(rows: Rows) -> Grid:
         [*([] if plain else [Heading("Ended", "ended")]), *map(heading, columns)],
         [(name, place, shown if plain else [end, *shown]) for name, place, end, shown in lines],
     )
+
+
+def _differences(rows: Rows) -> Grid | None:
+    """What every finished row has more or less than retraining at the end."""
+    if len(rows.finished) < 2 or not rows.judgement.references:
+        return None
+    reference = rows.judgement.references[0]
+    found = minus(rows.finished, reference)
+    keys = dict.fromkeys(key for runs in found.values() for numbers in runs for key in numbers)
+    columns = [Column(key, metric(key), sign="+") for key in keys]
+    lines = [(row, rows.places[row], [cell(shown, runs) for shown in columns]) for row, runs in found.items()]
+    return Grid(f"At the end, minus {reference} (% are points)", "Row", [*map(heading, columns)], lines)
 
 
 def _ends(runs: Sequence[Run]) -> Cell:

@@ -34,11 +34,12 @@ def run_page(collection: Collection) -> dict[str, Any]:
     return {
         "single": True,
         "lede": verdict(run),
+        "rule": "",
         "warnings": [],
         "evidence": run_evidence(run),
         "cards": _cards(run) if run.evaluated else [],
-        "ranked": "",
         "results": _stage_table(run) if run.evaluated else None,
+        "differences": None,
         "clients": _clients(run) if run.evaluated else None,
         "costs": _stage_costs(run) if len(run.rows) > 1 else None,
         "plots": _figures(run) if run.evaluated else [],

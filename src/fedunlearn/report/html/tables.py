@@ -51,7 +51,7 @@ def cell(column: Column, found: Sequence[Numbers], most: float | None = None) ->
     values = [numbers[column.key] for numbers in found if column.key in numbers]
     if not values:
         return Cell("–")
-    text, spread = mean_text(column.metric, values)
+    text, spread = mean_text(column.metric, values, column.sign)
     middle = fmean(values)
     return Cell(text, middle, None if most is None else 100 * middle / (most or 1), spread=spread)
 
