@@ -359,6 +359,9 @@ def test_requests_tell_reasons_and_withdrawals(here, desk):
     assert "there is neither a file nor a request named nothing.json" in result.stderr
 
 
+@pytest.mark.filterwarnings(
+    "ignore:unlearning ended in round 1 of 3", "ignore:the loss on the data to be forgotten"
+)
 def test_a_failed_request_says_why_and_leaves_production_alone(here, desk):
     before = (desk / "model.safetensors").read_bytes()
     settings(desk, method='"fedosd"', retrainings="0", unlearn_lr="0.3")
@@ -367,7 +370,9 @@ def test_a_failed_request_says_why_and_leaves_production_alone(here, desk):
     )
     result = here("erase", "desk", signed(desk))
     assert result.returncode == 3
-    assert "The model in production stays as it is: the step of round" in result.stdout
+    assert "The model in production stays as it is: unlearning ended in round 1 of 3" in result.stdout
+    assert "stopped by guards: unlearning ended in round 1 of 3" in result.stdout
+    assert "rounds will show. Let them run, or stop now" in result.stdout
     assert "is guard_stop" in result.stderr
     assert (desk / "model.safetensors").read_bytes() == before
     assert standing(desk) is Standing.GUARD_STOP

@@ -232,7 +232,7 @@ def test_a_node_that_lacks_a_method_is_named():
 @pytest.mark.parametrize(
     ("site", "said"),
     [
-        (lambda data: flower.Site(network("perceptron"), ClientData((data.x, data.y + 7))), "label 9 is out"),
+        (lambda data: flower.Site(network("perceptron"), ClientData((data.x, data.y + 7))), "label 8 is out"),
         (lambda data: "no site", "load returns a str: return a Site"),
     ],
 )

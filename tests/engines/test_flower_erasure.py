@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from erasures import controller_key, public_key
-from federations import network
+from federations import holdings, network
 from flower_apps import FIRST, QUICK, Registered, existing, new_keys
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
@@ -65,10 +65,11 @@ batch_size = 20
 decay = 1.0
 [clients]
 """
-pytestmark = pytest.mark.filterwarnings(
+pytestmark = [
     # True of few examples, and not the subject here.
-    "ignore:a step of unlearning was halved",
-)
+    pytest.mark.filterwarnings("ignore:a step of unlearning was halved"),
+    pytest.mark.filterwarnings("ignore:a step of unlearning was longer than 10% of the model, and cut"),
+]
 
 
 def build() -> nn.Module:
@@ -368,6 +369,34 @@ def test_an_app_with_its_own_training_is_certified_for_the_process(tmp_path):
     assert ended.standing is Standing.CERTIFIED
     assert federation.authorised == TARGET
     assert predicate(desk, ended).claim.claim is Claim.PROCESS_ONLY
+
+
+@pytest.mark.filterwarnings("ignore:no retained client reports a loss, so no step is tried")
+def test_an_app_with_its_own_training_is_audited_where_it_also_serves(tmp_path):
+    """Its sites train with their own code, and answer the questions of an audit with ours."""
+    settings = SETTINGS.replace("fedosd", "retrain").replace("smallest = 32", "smallest = 0")
+    desk, own = open_desk(new_desk(tmp_path / "desk", settings)), network("perceptron")
+    app, data = existing("perceptron"), holdings("perceptron")
+
+    def site(context: Context) -> flower.Site:
+        held = data[f"site-{context.node_config['partition-id']}"]
+        return flower.Site(network("perceptron"), fu.ClientData(held.train, {"audit": held.train}))
+
+    flower.serve(app, site)
+    grid = nodes(desk.folder, app)
+    federation = flower.connect_existing(grid, own, clients=3, patience=QUICK)
+    served = flower.connect(grid, own, clients=3, patience=QUICK)
+
+    retrained = network("perceptron")
+    fu.core.vectors.load(retrained, State(fu.flatten(own) * 0.5))
+
+    def auditor(after: State, before: State) -> fu.Evidence:
+        return fu.audit(served, after, targets=TARGET, retrained=retrained, original=before)
+
+    case = receive(desk, signed(own), fu.module_hash(own))
+    ended = erase(desk, case.id, federation, own, auditor=auditor)
+    assert ended.standing is Standing.CERTIFIED
+    assert predicate(desk, ended).claim.claim is not Claim.PROCESS_ONLY
 
 
 @pytest.fixture

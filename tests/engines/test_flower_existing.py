@@ -15,7 +15,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from torch import nn
 
-from fedunlearn import FedUnlearnError, Job, Request, Schedule, Terms, flatten, forget, method, shapes, train
+from fedunlearn import (
+    FedUnlearnError,
+    Job,
+    Request,
+    Schedule,
+    Status,
+    Terms,
+    flatten,
+    forget,
+    method,
+    shapes,
+    train,
+)
 from fedunlearn.core import Reason
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.core.history import HeardRound, History
@@ -46,6 +58,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:no retained client reports a loss, so no step is tried"),
     pytest.mark.filterwarnings("ignore:nothing is measured of the targets"),
     pytest.mark.filterwarnings("ignore:the targets' own unlearning loss has hardly fallen"),
+    pytest.mark.filterwarnings("ignore:the retained clients are worse off than before"),
     pytest.mark.filterwarnings("ignore:a step of unlearning was longer than 10% of the model, and cut"),
 ]
 
@@ -317,6 +330,28 @@ def test_public_data_at_the_server_does_not_hide_what_the_clients_cannot_do(omeg
         public=public,
     )
     assert not outcome.status.failed
+
+
+@pytest.mark.parametrize("how", ["fedosd", "ascent"])
+def test_a_site_that_has_left_is_not_asked_for_help(how, omega0, tmp_path):
+    """One sentence before round one, whether the caller says that it is gone or not."""
+    model, _ = copies(omega0, tmp_path)
+    nodes = grid(existing(NAME))
+    federation = flower.connect_existing(nodes, model, clients=5, patience=QUICK)
+    nodes.gone = {102}  # site-2
+    for gone, said in (
+        (True, f"{how} asks the targets to help, and they are gone: use a method that does not"),
+        (False, r"'site-2' is not present \(present: .*\): start its SuperNode, or, if it has left"),
+    ):
+        with pytest.raises(FedUnlearnError, match=said) as caught:
+            forget(federation, model, ["site-2"], tmp_path, method=how, schedule=SCHEDULE, gone=gone)
+        assert "\n" not in str(caught.value)
+    assert not nodes.pushed
+    assert module_hash(model) == module_hash(omega0[0])
+    assert (
+        forget(federation, model, ["site-2"], tmp_path, method="retrain", schedule=SCHEDULE, gone=True).status
+        is Status.DONE
+    )
 
 
 def test_a_phase_without_rounds_is_not_rehearsed(omega0, tmp_path):

@@ -240,9 +240,10 @@ def _standing(case: Case) -> str:
 
     if case.withdrawn:
         return f"{case.standing} (withdrawn)"
-    told = [entry.fields for entry in case.entries if entry.fields.keys() & {"claim", "reason"}]
-    last = told[-1] if told else {}
-    words = [last[key] for key in ("claim", "reason") if last.get(key, case.standing) != case.standing]
+    told = [entry.fields for entry in case.entries if entry.fields.keys() & {"claim", "reason"}] or [{}]
+    words = [
+        told[-1][key] for key in ("claim", "reason") if told[-1].get(key, case.standing) != case.standing
+    ]
     found = verified.fields["measures"] if (verified := case.last("verified")) else {}
     if found.get("r_acc_before", 0) - found.get("r_acc", 0) > NOTICEABLE:
         words.append(f"R-Acc {found['r_acc_before']:.1%} → {found['r_acc']:.1%}")
@@ -255,8 +256,7 @@ def _why(opened: Desk, case: Case) -> str:
 
     ends = sorted(opened.place(case.id).glob("run/*/outcome.json"), key=lambda path: path.stat().st_mtime)
     reason = read_outcome(ends[-1].parent)["reason"] if ends else ""
-    reason = reason or f"the new one is {case.entries[-1].fields['reason']}"
-    return f"\nThe model in production stays as it is: {reason}"
+    return f"\nThe model in production stays as it is: {reason or case.entries[-1].fields['reason']}"
 
 
 def _deadline(case: Case, now: float) -> str:

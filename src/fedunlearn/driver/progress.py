@@ -11,10 +11,7 @@ from ..measure.metrics import metric
 
 
 def log_rounds() -> Listener:
-    """A listener that logs a line for every round: the last measures, their round, and the time left.
-
-    A round in which unlearning or the run fails is followed by a warning.
-    """
+    """Log a line for every round: the last measures, their round, and the time left; and what goes wrong."""
     log = logging.getLogger("fedunlearn")
     began, heard = time.monotonic(), 0
     measured, when = "", ""
@@ -55,6 +52,6 @@ def trouble(event: Event) -> str:
         return ""
     left = sum(later.rounds for later in event.phases[progress.phase + 1 :])
     then = (
-        f". The request may fail, which {left} more rounds will show: let them run, or stop now (Ctrl-C, or "
+        f". The request may fail: {left} more rounds will show. Let them run, or stop now (Ctrl-C, flwr stop)"
     )
-    return f"stopped by guards: {state.reason}{f'{then}flwr stop)' if left else ''}"
+    return f"stopped by guards: {state.reason}{then if left else ''}"

@@ -64,10 +64,8 @@ def plan_erasure(
         retrainings=retrainings,
         trained=trained,
     )
-    floor = (
-        f"a model that costs the retained clients more than {100 * policy.floor:g} points of accuracy is not "
-        f"installed, and the certificate tells of more than {100 * NOTICEABLE:g}"
-    )
+    points = f"{100 * policy.floor:g} points of accuracy is not installed; above {100 * NOTICEABLE:g}, the"
+    floor = f"a model that costs the retained clients more than {points} certificate says so"
     return replace(plan, cautions=(*plan.cautions, floor))
 
 

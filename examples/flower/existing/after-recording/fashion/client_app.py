@@ -6,7 +6,6 @@ from flwr.clientapp import ClientApp
 
 from fashion import task
 from fedunlearn.engines import flower
-from fedunlearn.maths import unlearning_cross_entropy
 
 app = ClientApp()
 flower.introduce(app, lambda context: f"site-{context.node_config['partition-id']}")
@@ -22,24 +21,20 @@ def load(msg: Message, context: Context):
 
 
 @app.train()
-def train(msg: Message, context: Context, **options) -> Message:
+def train(msg: Message, context: Context) -> Message:
     model, loader, _ = load(msg, context)
     config = msg.content["config"]
     torch.manual_seed(config["server-round"])  # the order of the images
-    loss = task.train(model, loader, context.run_config["local-epochs"], config["lr"], **options)
+    loss = task.train(model, loader, context.run_config["local-epochs"], config["lr"])
     metrics = {"train_loss": loss, "num-examples": len(loader.dataset)}
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=msg)
 
 
-@app.train("uce")
-def unlearn(msg: Message, context: Context) -> Message:
-    return train(msg, context, criterion=unlearning_cross_entropy)
-
-
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
-    model, _, loader = load(msg, context)
+    model, seen, loader = load(msg, context)
     loss, accuracy = task.test(model, loader)
     metrics = {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(loader.dataset)}
+    metrics["forget_loss"], _ = task.test(model, seen)  # on what the site trained on
     return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=msg)

@@ -23,9 +23,8 @@ def main(grid: Grid, context: Context) -> None:
         model.load_state_dict(torch.load(folder / "model.pt"))
         federation = flower.connect_existing(grid, model, clients=4)
         plan = Schedule(5, 0.01, 5, 0.01, pretrain_lr=0.01)
-        forget(
-            federation, model, [config["forget"]], folder, method="federaser", schedule=plan, history=history
-        )
+        options = {"method": "federaser", "history": history}
+        forget(federation, model, [config["forget"]], folder, schedule=plan, **options)
         torch.save(model.state_dict(), folder / f"model-without-{config['forget']}.pt")
         return
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0, min_available_nodes=4)

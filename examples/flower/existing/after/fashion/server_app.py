@@ -22,17 +22,9 @@ def main(grid: Grid, context: Context) -> None:
     if config["forget"]:
         model.load_state_dict(torch.load(folder / "model.pt"))
         federation = flower.connect_existing(grid, model, clients=4)
-        rounds, plan = config["num-server-rounds"], Schedule(pretrain_lr=config["learning-rate"])
-        forget(
-            federation,
-            model,
-            [config["forget"]],
-            folder,
-            method="retrain",
-            schedule=plan,
-            rounds=rounds,
-            evaluate_every=5,
-        )
+        plan = Schedule(pretrain_lr=config["learning-rate"])
+        options = {"method": "retrain", "rounds": config["num-server-rounds"], "evaluate_every": 5}
+        forget(federation, model, [config["forget"]], folder, schedule=plan, **options)
         torch.save(model.state_dict(), folder / f"model-without-{config['forget']}.pt")
         return
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0, min_available_nodes=4)
