@@ -551,9 +551,9 @@ class Server:
             options["rounds"] = self._rounds or schedule.rounds
             if not self._rounds:
                 warnings.warn(
-                    "how long and at which rate this model was trained is not known here, so it is trained "
-                    f"anew in at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds "
-                    "and schedule=Schedule(pretrain_lr=…)",
+                    "nobody knows here how long and at which rate this model was trained, so it is trained anew "
+                    f"in at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds and "
+                    "schedule=Schedule(pretrain_lr=…)",
                     stacklevel=3,
                 )
         return _Way(method, schedule, options, guards, floor, stop, evaluate_every)
