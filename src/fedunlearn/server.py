@@ -551,8 +551,8 @@ class Server:
             options["rounds"] = self._rounds or schedule.rounds
             if not self._rounds:
                 warnings.warn(
-                    "nobody knows here how long and at which rate this model was trained, so it is trained anew "
-                    f"in at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds and "
+                    "nobody knows here how long and at which rate this model was trained: it is trained anew in "
+                    f"at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds and "
                     "schedule=Schedule(pretrain_lr=…)",
                     stacklevel=3,
                 )

@@ -50,6 +50,8 @@ FLOOR = 0.1
 """R-Acc that retained clients may lose in a run that the guards have shortened."""
 REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
+CHANCE = 0.05
+"""An ASR up to which a backdoor does not work; retrained models reach as much."""
 MOVED = 0.1
 """The share by which a loss of the targets must change in unlearning."""
 UNTRIED = (
@@ -334,7 +336,7 @@ def worse(guarded: Guarded, metrics: Metrics, floor: float) -> tuple[str, bool]:
         much, most = min(0.03, floor), floor
     elif first.get("loss_retained", 0) > 0 and "loss_retained" in metrics:
         now, before = float(metrics["loss_retained"]), first["loss_retained"]
-        lost, told = now / before - 1, f"a mean loss of {now:.3g}, before {before:.3g}"
+        lost, told = (now - before) / max(1.0, before), f"a mean loss of {now:.3g}, before {before:.3g}"
         much, most = 0.1, 0.5
     else:
         return "", False
@@ -364,7 +366,7 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
     """
     started, now = guarded.started, starting(metrics)
     if "asr" in started and "asr" in now:
-        if now["asr"] <= started["asr"] / 2:
+        if now["asr"] <= max(started["asr"] / 2, CHANCE):
             return ""
         told = [metric("asr").text(value) for value in (now["asr"], started["asr"])]
         return f"the targets' backdoor still works after {stage}: ASR {told[0]}, before {told[1]}"
