@@ -551,7 +551,7 @@ class Server:
             options["rounds"] = self._rounds or schedule.rounds
             if not self._rounds:
                 warnings.warn(
-                    "nobody knows here how long and at which rate this model was trained: it is trained anew in "
+                    "nobody knows here how long and at which rate this model was trained, so a new one gets "
                     f"at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds and "
                     "schedule=Schedule(pretrain_lr=…)",
                     stacklevel=3,
