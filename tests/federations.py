@@ -31,7 +31,7 @@ from fedunlearn.methods.sisa import SlicedPretraining
 from fedunlearn.models import build
 
 TRAINING = LocalTraining(batch_size=4)
-LOCAL = LocalTraining(batch_size=20)
+LOCAL = LocalTraining(batch_size=20, shuffle=False)
 
 SHAPES = {
     "mlp": (1, 6, 6),

@@ -27,7 +27,7 @@ def test_a_target_that_does_nothing_is_told_of_by_forget_and_by_the_report(tmp_p
     model = network("perceptron")
     federation = Attacked(Sequential(model, holdings("perceptron")), {"site-2": idle})
     with pytest.warns(UserWarning, match="the targets' backdoor still works"):
-        outcome = forget(federation, model, "site-2", tmp_path, schedule=SHORT)
+        outcome = forget(federation, model, "site-2", tmp_path, method="fedosd", schedule=SHORT)
     assert outcome.warnings
     folder = next(tmp_path.glob("0-forget-*"))
     assert tuple(read_outcome(folder)["warnings"]) == outcome.warnings
@@ -55,10 +55,11 @@ def test_a_request_that_guards_stop_is_not_answered_and_its_run_is_not_tried_aga
     model = network("perceptron")
     before = module_hash(model)
     federation = Sequential(model, holdings("perceptron"))
+    how = {"method": "fedosd", "schedule": SHORT}
     outcomes = []
     for _ in range(2):
         with pytest.raises(ForgettingFailed, match="raise the budget") as failed:
-            forget(federation, model, "site-2", tmp_path, schedule=SHORT, guards=Guards(budget=1e-9))
+            forget(federation, model, "site-2", tmp_path, **how, guards=Guards(budget=1e-9))
         outcomes.append(failed.value.outcome)
     first, again = outcomes
     assert module_hash(model) == before
@@ -68,4 +69,4 @@ def test_a_request_that_guards_stop_is_not_answered_and_its_run_is_not_tried_aga
     ended = read_outcome(next(tmp_path.glob("0-forget-*")))
     assert (ended["status"], ended["guards"]["stopped:budget"]) == ("guard_stop", 1)
     assert not (tmp_path / "answered.json").exists()
-    assert not forget(federation, model, "site-2", tmp_path, schedule=SHORT, guards=None).status.failed
+    assert not forget(federation, model, "site-2", tmp_path, **how, guards=None).status.failed

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from attacks import Attacked, scaled
 from file_events import Listener, watch
 from torch import nn
 
@@ -125,7 +126,7 @@ def test_a_second_withdrawal_in_a_new_process_leaves_the_first_client_out(folder
 def test_a_forgotten_client_never_trains_again_whatever_is_called(folder):
     for call in (
         lambda ours: ours.train(2, 0.05),
-        lambda ours: ours.forget("bern", "retrain", SHORT, rounds=1),
+        lambda ours: ours.forget("bern", "retrain", SHORT, rounds=1, floor=None),
         lambda ours: ours.compare("basel", {"finetune": {}}, SHORT),
     ):
         with warnings.catch_warnings():
@@ -256,7 +257,7 @@ def test_the_first_step_may_be_a_request_about_a_model_that_came_from_elsewhere(
     assert digest(later) == digest(first)
     assert torch.equal(later.anchors[0], first.anchors[0])
     assert later._last is not None
-    assert torch.equal(later._last[1].params, first.anchors[0])
+    assert torch.equal(later._last[1]["state"].params, first.anchors[0])
 
 
 def test_a_folder_of_version_0_2_is_read(folder, tmp_path):
@@ -275,12 +276,24 @@ def test_a_folder_of_version_0_2_is_read(folder, tmp_path):
         server(request, seed=None)
 
 
-def test_a_missing_value_takes_one_hospital_out_and_everybody_is_told_which(tmp_path):
+def test_a_missing_value_is_refused_by_its_row_and_can_be_corrected(tmp_path):
     clients = hospitals()
-    x, y = clients["bern"].train
+    whole, (x, y) = clients["bern"], clients["bern"].train
     clients["bern"] = fu.ClientData((x.index_fill(0, torch.tensor([35]), torch.nan), y), {})
-    ours = fu.Server(nn.Linear(6, 2), clients, folder=tmp_path, workers=1)
-    with pytest.warns(UserWarning, match="bern"):
+    with pytest.raises(fu.FedUnlearnError, match=r"bern, set 'train': row 35 .*: a number is not finite"):
+        fu.Server(nn.Linear(6, 2), clients, folder=tmp_path, workers=1).train(3, 0.1)
+    corrected = {**clients, "bern": whole}
+    assert fu.Server(nn.Linear(6, 2), corrected, folder=tmp_path, workers=1).train(3, 0.1).unheard == ()
+
+
+def test_a_missing_value_elsewhere_takes_one_hospital_out_and_everybody_is_told_which(tmp_path):
+    model = nn.Linear(6, 2)
+    elsewhere = Attacked(fu.Sequential(model, hospitals()), {"bern": scaled(float("nan"))})
+    ours = fu.Server(model, elsewhere, folder=tmp_path)
+    with (
+        pytest.warns(UserWarning, match="never heard in this step, so nothing in it reflects them: bern"),
+        pytest.warns(UserWarning, match="bern was left out of 3 of 3 rounds: sent .* not finite"),
+    ):
         ours.train(3, 0.1)
     with pytest.raises(fu.FedUnlearnError, match="'bern' never took part in training here"):
         ours.forget("bern", "fedosd", SHORT)

@@ -153,7 +153,7 @@ def test_a_script_that_is_run_again_keeps_them_out_of_later_training(tmp_path):
         ours.forget(method="fedosd", schedule=SCHEDULE, examples=TEN)
         ours.train(2, 0.1)
         ours.forget(method="not", schedule=SCHEDULE, examples={"site-1": [1, 19]})
-        ours.forget("site-3", "retrain", SCHEDULE)
+        ours.forget("site-3", "retrain", SCHEDULE, floor=None)
         return model_hash(ours.state)
 
     whole = in_child(lambda: script(tmp_path / "whole"))
@@ -207,7 +207,7 @@ def test_a_client_forgotten_whole_joins_anew_without_them(tmp_path):
     ours = server(tmp_path)
     ours.train(2, 0.1)
     ours.forget(method="not", schedule=SCHEDULE, examples={"site-1": [2]})
-    ours.forget("site-1", "retrain", SCHEDULE)
+    ours.forget("site-1", "retrain", SCHEDULE, floor=None)
     ours.rejoin("site-1")
     ours.train(2, 0.1)
     data = json.loads((tmp_path / "4-train/experiment.json").read_text())["data"]
@@ -240,7 +240,7 @@ def test_a_client_without_its_examples_is_a_client_like_any_other(tmp_path):
     assert set(ours.history.rows["residuals"]) == {*sites()} - {"site-1"}
     with pytest.raises(fu.FedUnlearnError, match="clients that trained and have forgotten no examples"):
         ours.forget("site-1", "fedrecovery", SCHEDULE)
-    assert ours.forget("site-1", "retrain", SCHEDULE).status is fu.Status.DONE
+    assert ours.forget("site-1", "retrain", SCHEDULE, floor=None).status is fu.Status.DONE
     assert "site-1" not in ours.clients
     ours = server(again)
     with pytest.warns(UserWarning, match="train continues from the last step"):
@@ -348,7 +348,7 @@ def test_examples_that_cannot_be_forgotten_are_refused_in_one_sentence(tmp_path,
     ours._examples = parts_of({"site-0": [5]}, data)
     ours.forgotten = (*ours._examples, "site-4")
     before = ours.clients
-    given = {"method": "retrain"} if call == "forget" else {"rows": ["retrain"]}
+    given = {"method": "retrain", "rounds": 1} if call == "forget" else {"rows": {"retrain": {"rounds": 1}}}
     with pytest.raises(fu.FedUnlearnError, match=sentence):
         getattr(ours, call)(examples=examples, **given)
     assert not list(tmp_path.iterdir())

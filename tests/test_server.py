@@ -47,7 +47,7 @@ def test_a_trained_model_forgets_two_clients_one_after_the_other(tmp_path):
     ours = server(tmp_path)
     ours.train(5, 0.1, history=["norms"])
     trained = ours.state.params
-    first = ours.forget("site-1", schedule=SCHEDULE)
+    first = ours.forget("site-1", "fedosd", SCHEDULE)
     assert torch.equal(ours.anchors[0], trained)
     assert torch.equal(ours.state.params, first.params)
     assert set(ours.history.rows["norms"]) == {"site-0", "site-2", "site-3", "site-4"}
@@ -63,8 +63,8 @@ def test_a_script_that_is_run_again_continues_and_ends_in_the_same_bits(tmp_path
     def script(folder: Path, *listeners: object) -> torch.Tensor:
         ours = server(folder, listeners=listeners)
         ours.train(5, 0.1)
-        ours.forget("site-1", schedule=SCHEDULE)
-        return ours.forget("site-2", schedule=SCHEDULE).params
+        ours.forget("site-1", "fedosd", SCHEDULE)
+        return ours.forget("site-2", "fedosd", SCHEDULE).params
 
     def interrupt(event: fu.Event) -> None:
         if event.metrics["stage"] == "post-training" and event.metrics["round"] == 2:
@@ -107,7 +107,7 @@ def test_a_comparison_keeps_the_model_and_can_be_reported(tmp_path):
 def test_every_step_is_a_run_folder_that_can_be_reported(tmp_path):
     ours = server(tmp_path)
     ours.train(3, 0.1)
-    ours.forget("site-1", schedule=SCHEDULE)
+    ours.forget("site-1", "fedosd", SCHEDULE)
     folder = tmp_path / "1-forget-site-1-fedosd"
     assert json.loads((folder / "outcome.json").read_text())["status"] == "done"
     write_report(collect([folder]), tmp_path / "report.html")
@@ -117,7 +117,7 @@ def test_every_step_is_a_run_folder_that_can_be_reported(tmp_path):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda ours: ours.forget("site-9"), "unknown client 'site-9'; known: site-0"),
+        (lambda ours: ours.forget("site-9", rounds=1), "unknown client 'site-9'; known: site-0"),
         (lambda ours: ours.forget([]), r"targets = \[\]: it must be the name of a client"),
         (lambda ours: ours.compare([], ["retrain"]), r"targets = \[\]: it must be the name of a client"),
         (lambda ours: ours.forget("site-1", "fedosdd"), "did you mean 'fedosd'"),
@@ -134,9 +134,9 @@ def test_bad_arguments_end_in_one_sentence(tmp_path, call, sentence):
 
 def test_a_forgotten_client_cannot_be_forgotten_again(tmp_path):
     ours = server(tmp_path)
-    ours.forget("site-1", schedule=SCHEDULE)
+    ours.forget("site-1", "fedosd", SCHEDULE)
     with pytest.raises(fu.FedUnlearnError, match="'site-1' has been forgotten already"):
-        ours.forget("site-1", schedule=SCHEDULE)
+        ours.forget("site-1", "fedosd", SCHEDULE)
 
 
 def test_another_training_in_the_same_folder_trains_on_and_says_what_differs(tmp_path):
@@ -161,7 +161,7 @@ def test_a_model_that_cannot_be_reset_needs_a_function_that_builds_it(tmp_path):
     with pytest.raises(fu.FedUnlearnError, match=r"'scale'.*build"):
         fu.Server(Scaled(), clients, folder=tmp_path / "a", workers=1).forget("site-1", "retrain", SCHEDULE)
     ours = fu.Server(Scaled(), clients, folder=tmp_path / "b", workers=1, build=Scaled)
-    assert ours.forget("site-1", "retrain", SCHEDULE).status is fu.Status.DONE
+    assert ours.forget("site-1", "retrain", SCHEDULE, floor=None).status is fu.Status.DONE
 
 
 def test_other_starting_weights_are_refused(tmp_path):
@@ -207,9 +207,9 @@ def test_another_setting_of_a_task_of_ones_own_is_another_setting(tmp_path):
 
 
 def test_other_stop_rules_are_other_settings(tmp_path):
-    server(tmp_path).forget("site-1", schedule=SCHEDULE)
+    server(tmp_path).forget("site-1", "fedosd", SCHEDULE)
     with pytest.raises(fu.FedUnlearnError, match="'site-1' has been forgotten already"):
-        server(tmp_path).forget("site-1", schedule=SCHEDULE, stop=[fu.Below("forget_acc", 2.0)])
+        server(tmp_path).forget("site-1", "fedosd", SCHEDULE, stop=[fu.Below("forget_acc", 2.0)])
 
 
 def test_after_a_refusal_or_a_failure_another_method_or_schedule_can_be_tried(tmp_path):
@@ -236,7 +236,7 @@ def test_a_comparison_is_on_equal_terms_and_equals_the_request(tmp_path):
     rows = {"one": {"method": "fedosd"}, "other": {"method": "fedosd"}}
     one, other = ours.compare("site-1", rows, SCHEDULE).values()
     assert torch.equal(one.params, other.params)
-    assert torch.equal(one.params, ours.forget("site-1", schedule=SCHEDULE).params)
+    assert torch.equal(one.params, ours.forget("site-1", "fedosd", SCHEDULE).params)
 
 
 def test_a_comparison_refuses_every_row_before_it_runs_one(tmp_path):
@@ -290,7 +290,7 @@ def test_what_was_recorded_about_a_forgotten_client_leaves_the_disk(tmp_path):
 def test_a_damaged_step_is_refused_and_a_bad_answer_too(tmp_path):
     ours = server(tmp_path / "server")
     ours.train(3, 0.1, history=["norms"])
-    ours.forget("site-1", schedule=SCHEDULE)
+    ours.forget("site-1", "fedosd", SCHEDULE)
     for step in sorted((tmp_path / "server").glob("[01]-*")):
         assert verify(step).verified  # rows that were erased are erased in the manifest, too
     for name in ("model.safetensors", "metrics.jsonl", "checkpoints/00000001.safetensors", "experiment.json"):
@@ -308,7 +308,8 @@ def test_what_was_answered_is_verified(tmp_path):
 
     def answer(target: str, folder: Path) -> None:
         with fu.simulate(model, clients, workers=1) as federation:
-            fu.forget(federation, model, target, folder, schedule=fu.Schedule(2, 0.05, 1, 0.05))
+            short = fu.Schedule(2, 0.05, 1, 0.05)
+            fu.forget(federation, model, target, folder, method="fedosd", schedule=short)
 
     answer("site-0", tmp_path / "one")
     answer("site-1", tmp_path / "two")
@@ -339,7 +340,8 @@ def test_a_client_that_has_left_must_have_taken_part(tmp_path):
     later.train(2, 0.1)
     with pytest.raises(fu.FedUnlearnError, match=r"'site-4' is not present .*say gone=True"):
         later.forget("site-4", "retrain", SCHEDULE)
-    assert later.forget("site-4", "retrain", SCHEDULE, gone=True, rounds=1).status is fu.Status.DONE
+    ended = later.forget("site-4", "retrain", SCHEDULE, gone=True, rounds=1, floor=None)
+    assert ended.status is fu.Status.DONE
 
 
 def test_who_has_left_is_checked_against_the_history(tmp_path):
@@ -348,7 +350,7 @@ def test_who_has_left_is_checked_against_the_history(tmp_path):
         nn.Linear(6, 3),
         fu.Sequential(nn.Linear(6, 3), {"site-0": held(0), "site-1": held(1)}),
     )
-    how = {"method": "retrain", "gone": True, "rounds": 1}
+    how = {"method": "retrain", "gone": True, "rounds": 1, "floor": None}
     with pytest.raises(fu.FedUnlearnError, match=r"unknown client 'site-44'; known: .*site-4"):
         fu.forget(federation, model, "site-44", tmp_path, history=history, **how)
     assert not fu.forget(federation, model, "site-4", tmp_path, history=history, **how).status.failed
@@ -359,14 +361,14 @@ def test_who_has_left_is_checked_against_the_history(tmp_path):
 def test_a_request_that_was_answered_is_answered_again_from_the_model_before_and_after(tmp_path):
     before = nn.Linear(6, 3)
     federation = fu.Sequential(before, {f"site-{number}": held(number) for number in range(3)})
-    model = copy.deepcopy(before)
-    first = fu.forget(federation, model, "site-0", tmp_path, schedule=SCHEDULE)
+    model, how = copy.deepcopy(before), {"method": "fedosd", "schedule": SCHEDULE}
+    first = fu.forget(federation, model, "site-0", tmp_path, **how)
     for given in (model, copy.deepcopy(before)):
-        again = fu.forget(federation, given, "site-0", tmp_path, schedule=SCHEDULE)
+        again = fu.forget(federation, given, "site-0", tmp_path, **how)
         assert torch.equal(again.params, first.params)
         assert torch.equal(fu.flatten(given), first.params)
     with pytest.raises(fu.FedUnlearnError, match="has already forgotten site-0, starting from another model"):
-        fu.forget(federation, nn.Linear(6, 3), "site-0", tmp_path, schedule=SCHEDULE)
+        fu.forget(federation, nn.Linear(6, 3), "site-0", tmp_path, **how)
 
 
 def test_a_federation_whose_members_come_and_go_continues_a_step(tmp_path):
@@ -385,16 +387,16 @@ def test_a_federation_whose_members_come_and_go_continues_a_step(tmp_path):
 
     ours = begin(set())
     ours.train(2, 0.1)
-    ours.forget("site-1", schedule=SCHEDULE)
+    ours.forget("site-1", "fedosd", SCHEDULE)
     fewer = begin({"site-1", "site-2"})
     fewer.train(2, 0.1)
-    assert torch.equal(fewer.forget("site-1", schedule=SCHEDULE).params, ours.state.params)
+    assert torch.equal(fewer.forget("site-1", "fedosd", SCHEDULE).params, ours.state.params)
 
 
 def test_unheard_clients_stay_on_record(tmp_path):
     def script() -> tuple[str, ...]:
         ours = server(tmp_path, participation=fu.Participation(count=1))
-        return ours.forget("site-1", schedule=fu.Schedule(1, 0.05, 1, 0.05)).unheard
+        return ours.forget("site-1", "fedosd", fu.Schedule(1, 0.05, 1, 0.05)).unheard
 
     first = script()
     assert first
@@ -428,7 +430,7 @@ def test_retraining_takes_the_learning_rate_of_the_training(tmp_path):
 def test_names_that_no_folder_can_have_are_shortened(tmp_path):
     clients = {f"a very/long name of a hospital {number}": held(number) for number in range(9)}
     ours = fu.Server(nn.Linear(6, 3), clients, folder=tmp_path, workers=1)
-    assert ours.forget(sorted(clients)[:7], schedule=SCHEDULE).status is fu.Status.DONE
+    assert ours.forget(sorted(clients)[:7], "fedosd", SCHEDULE).status is fu.Status.DONE
     (step,) = tmp_path.glob("0-*")
     assert len(step.name) < 120
 
@@ -437,16 +439,16 @@ def test_names_that_no_folder_can_have_are_shortened(tmp_path):
     ("call", "sentence"),
     [
         (
-            lambda ours: ours.forget("site-1", objectve="uce"),
+            lambda ours: ours.forget("site-1", "fedosd", objectve="uce"),
             "no option 'objectve'; did you mean 'objective'",
         ),
-        (lambda ours: ours.forget("site-1", objective=3), "option objective = 3"),
+        (lambda ours: ours.forget("site-1", "fedosd", objective=3), "option objective = 3"),
         (lambda ours: ours.forget("site-1", stop=fu.Below("asr", 0.1)), "stop is a Below: give a list"),
         (lambda ours: ours.compare("site-1", "fedosd"), "rows is a str: give several methods"),
         (lambda ours: ours.forget("site-1", stop=["asr<.1"]), "a rule of stop is a str: give a list"),
         (lambda ours: ours.forget("site-1", guards=True), "guards is a bool: give Guards"),
-        (lambda ours: ours.forget("site-1", schedule=None), "schedule is a NoneType: give Schedule"),
-        (lambda ours: ours.forget("site-1", None), "unknown method None"),
+        (lambda ours: ours.forget("site-1", schedule=3), "schedule is a int: give Schedule"),
+        (lambda ours: ours.forget("site-1", 3), "unknown method 3"),
         (lambda ours: ours.forget(5), "targets is a int: give the name of a client"),
         (lambda ours: ours.forget(["site-1", None]), "None among targets is a NoneType: give the name"),
         (lambda ours: ours.compare(None, ["fedosd"]), r"targets = \(\)"),
@@ -479,6 +481,25 @@ def test_wrong_types_end_in_one_sentence(tmp_path, call, sentence):
         call(server(tmp_path))
 
 
+def test_what_a_request_does_not_state_follows_from_the_training(tmp_path):
+    ours = server(tmp_path)
+    ours.train(3, 0.02)
+    ours.train(2, 0.1)
+    assert ours.forget("site-1", None, None).status is fu.Status.CONVERGED
+    begun = json.loads((tmp_path / "2-forget-site-1-fast-retrain/experiment.json").read_text())
+    assert begun["options"] == {"until_recovered": True, "rounds": 5}
+    assert begun["pretraining"]["lr"] == 0.1
+    ours.forget("site-2", poisoned=True)
+    assert (tmp_path / "3-forget-site-2-fedosd").exists()
+
+
+def test_where_nobody_knows_the_training_a_request_that_retrains_says_so(tmp_path):
+    ours = server(tmp_path)
+    with pytest.warns(UserWarning, match="nobody knows here how long and at which rate"):
+        ours.forget("site-1")
+    ours.forget("site-2", rounds=2, floor=None)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -503,12 +524,12 @@ def test_wrong_settings_of_a_server_end_in_one_sentence(tmp_path, options, sente
 def test_a_client_to_be_left_out_may_be_named_alone_and_an_absent_one_is_told(tmp_path):
     model = nn.Linear(6, 3)
     federation = fu.Sequential(model, {f"site-{number}": held(number) for number in range(4)})
-    short = fu.Schedule(1, 0.05, 1, 0.05)
-    fu.forget(federation, model, "site-0", tmp_path / "a", schedule=short, without="site-1")
+    how = {"method": "fedosd", "schedule": fu.Schedule(1, 0.05, 1, 0.05)}
+    fu.forget(federation, model, "site-0", tmp_path / "a", **how, without="site-1")
     begun = json.loads((tmp_path / "a/0-forget-site-0-fedosd/experiment.json").read_text())
     assert begun["data"]["names"] == ["site-0", "site-2", "site-3"]
     with pytest.warns(UserWarning, match=r"'site-33', to be left out, is not present; known: .*site-3"):
-        fu.forget(federation, model, "site-0", tmp_path / "b", schedule=short, without=["site-33"])
+        fu.forget(federation, model, "site-0", tmp_path / "b", **how, without=["site-33"])
 
 
 def test_the_command_line_refers_to_the_script(tmp_path):
@@ -521,7 +542,7 @@ def test_what_the_guards_note_is_a_warning_and_an_outcome_is_short(tmp_path):
     ours = server(tmp_path)
     ours.train(5, 0.1)
     with pytest.warns(UserWarning, match="has hardly risen in unlearning"):
-        outcome = ours.forget("site-1", schedule=SCHEDULE)
+        outcome = ours.forget("site-1", "fedosd", SCHEDULE)
     assert repr(outcome).startswith("<Outcome: done, ")
     assert "r_acc" in repr(outcome)
     assert repr(outcome).endswith(", 1 warning>")

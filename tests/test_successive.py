@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -115,9 +116,11 @@ def test_an_experiment_does_what_a_server_does(tmp_path, monkeypatch, changes):
     server.history = server.history.from_tensors(start.memory)
     monkeypatch.setattr(server, "_fresh", setting.fresh)
     schedule = Schedule(2, 0.01, 2, 0.01, 0.05)
-    expected = [
-        server.forget(client, wanted.method, schedule, guards=None) for client in ("client-2", "client-1")
-    ]
+    hardly = pytest.warns(UserWarning, match="the loss on the data to be forgotten has hardly risen")
+    with hardly if wanted.method == "fedosd" else nullcontext():
+        expected = [
+            server.forget(client, wanted.method, schedule, guards=None) for client in ("client-2", "client-1")
+        ]
 
     def as_server(turn: Turn, purpose: str, seed: int) -> int:
         step = turn.number - 1

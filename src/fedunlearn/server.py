@@ -109,7 +109,7 @@ FLOOR = 0.1
 class ForgettingFailed(FedUnlearnError):
     """A request that could not be completed; the model is as it was.
 
-    The same call tries again, unless guards stopped unlearning: then it needs other settings.
+    The same call tries again. After ``guard_stop`` and ``harmed`` it fails again: change the settings.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -121,7 +121,7 @@ def forget(
     federation: Federation,
     model: nn.Module,
     targets: ClientId | Sequence[ClientId],
-    folder: Path | str,
+    folder: Path | str | None = None,
     *,
     method: str | None = None,
     schedule: Schedule | None = None,
@@ -147,6 +147,7 @@ def forget(
 
     ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits,
     and repeats the outcome of one that has ended, whether the module is the model before or after it.
+    Other settings start a new run from the model before it. Without ``folder``, the run is not kept.
     A later request in the same folder starts from the model that the last one left behind; clients that have
     been forgotten take no part in it. A request that fails raises ``ForgettingFailed`` and leaves the module
     as it is.
@@ -175,12 +176,12 @@ def forget(
     for client in sorted({*left_out} - federation.present()):
         known = did_you_mean(client, federation.present())
         warnings.warn(f"client {client!r}, to be left out, is not present{known}", stacklevel=2)
-    answered = _answered(Path(folder))
+    answered = [] if folder is None else _answered(Path(folder))
     requests = [request["targets"] for request in answered]
     place = requests.index(list(named)) if list(named) in requests else len(requests)
     before = module_hash(model)
     start = answered[place]["model_sha256"] if place < len(answered) else before
-    if before != start and before not in _results(Path(folder), place):
+    if folder is not None and before != start and before not in _results(Path(folder), place):
         raise FedUnlearnError(
             f"{folder} has already forgotten {', '.join(named)}, starting from another model: give that "
             "model or the one that the request left behind, or choose another folder"
@@ -206,21 +207,21 @@ def forget(
     )
     earlier = (client for request in answered[:place] for client in request["targets"])
     server.forgotten = (*left_out, *earlier)
-    server._folder, server._steps, server._start = Path(folder), place, start
+    server._place, server._steps, server._start = None if folder is None else Path(folder), place, start
     if history is not None:
         server.history = history if isinstance(history, History) else read_history(Path(history))
     every = sys.maxsize if evaluate_every is None else evaluate_every
     way = server._way(named, method, schedule, options, poisoned, gone, guards, floor, stop, every)
-    outcome, _ = server._answer(named, way, gone, answered=place < len(answered))
+    outcome, _ = server._answer(named, way, gone, known=place < len(answered), answered=before != start)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
     _warn(outcome)
-    if isinstance(history, Path | str):
-        remove_rows(Path(history), named)
-    if place == len(answered):
+    if folder is not None and place == len(answered):
         told = {"targets": list(named), "model_sha256": before}
         with record.locked(Path(folder) / "lock"):
             record.claim(Path(folder)).write({ANSWERED: record.json_bytes([*answered, told])})
+    if isinstance(history, Path | str):
+        remove_rows(Path(history), named)
     vectors.load(model, outcome.state)
     return outcome
 
@@ -234,6 +235,10 @@ GROWING = ("training", "participation", "guards")
 THEIR_OWN = (
     "examples are named where Server holds the data, and here the clients do: let the node serve them as a "
     "part of its own, flower.Site(…, parts={'#forget': …}), and forget 'site-3#forget'"
+)
+ANSWERED_OTHERWISE = (
+    "{} has answered this request with other settings ({}), and the model given is its result: repeat the "
+    "request with those settings, or give the model from before it"
 )
 OTHER_START = (
     "{} was begun with other starting weights: seed the model's initialisation with torch.manual_seed, or "
@@ -289,6 +294,8 @@ class _Way:
     floor: float | None
     stop: Sequence[StopRule]
     evaluate_every: int
+    unknown: str
+    """What to warn of before a new run."""
 
 
 class Server:
@@ -346,7 +353,11 @@ class Server:
         if isinstance(clients, Mapping):
             self._data = holdings.as_clients(clients)
             if not any("test" in held.evaluations for held in self._data.values()):
-                warnings.warn("no client has a 'test' set, so utility is not measured", stacklevel=2)
+                warnings.warn(
+                    "no client has a 'test' set, so utility is not measured, and no request fails because "
+                    "the retained clients lose too much",
+                    stacklevel=2,
+                )
         else:
             fine = hasattr(clients, "exchange")
             require_type(fine, "clients", clients, "give a dict from names to data")
@@ -358,10 +369,7 @@ class Server:
                     f"a client is named {PUBLIC!r}, as the public data is: give the client another name"
                 )
             self._data[PUBLIC] = ClientData(public)
-        if folder is None:
-            folder = tempfile.mkdtemp(prefix="fedunlearn-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._folder = Path(folder)
+        self._place, self._kept = None if folder is None else Path(folder), folder is not None
         self._task = task
         self._training = training
         self._participation = participation
@@ -395,12 +403,20 @@ class Server:
         self._last: tuple[tuple[ClientId, ...], dict[str, Any], Path, str] | None = None
         """The targets of the last request, what was known before it, its folder and its method."""
         self._given = self._memory()
-        self._journal = _journal(self._folder)
+        self._journal = [] if self._place is None else _journal(self._place)
         self._recall()
         self._end = self._memory() if self._journal else None
         """What is known after the last recorded step, while a script may still repeat its calls."""
         self._left_out: set[ClientId] = {*self.forgotten}
         """Forgotten clients that this process was not told to forget."""
+
+    @property
+    def _folder(self) -> Path:
+        """Where steps are recorded; without a folder, a temporary one, made by the first step."""
+        if self._place is None:
+            self._place = Path(tempfile.mkdtemp(prefix="fedunlearn-"))
+            weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+        return self._place
 
     @property
     def model(self) -> nn.Module:
@@ -490,8 +506,8 @@ class Server:
         ``schedule``, rounds and rates follow from those of ``train``.
 
         A request that fails raises ``ForgettingFailed`` and leaves the model as it is; the same call resumes
-        the run, and another method or schedule starts a new one. So does a request after which the mean
-        accuracy of the retained clients is lower by more than ``floor``; None allows any.
+        the run, and another method or schedule starts a new one. A request also fails if it lowers the mean
+        accuracy of the retained clients by more than ``floor``, a share; None allows any.
 
         ``gone`` says that the targets have left already: only methods that do not ask them can run then.
         Their names are checked against the clients of ``train`` and of the history; without either, they are
@@ -535,13 +551,14 @@ class Server:
         evaluate_every: int = 1,
     ) -> _Way:
         """How a request is answered: what is not stated follows from what is known of the training."""
-        _require_settings(schedule, guards)
-        options, stated = dict(options), schedule is not None
+        require_type(isinstance(schedule, Schedule | None), "schedule", schedule, "give Schedule(…)")
+        require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
+        options, stated, unknown = dict(options), schedule is not None, ""
         if method is None:
             sets = (held.evaluations for client, held in self._data.items() if client in named)
             poisoned = poisoned or any("backdoor" in each for each in sets)
             found = recommend(poisoned=poisoned, gone=gone, recorded=self.history.kinds)
-            method, options = found.method, {**found.options, **options}
+            method, options = found.method, {**({} if "momentum" in options else found.options), **options}
             LOG.info("method %s: %s", method, found.reason)
         elif not stated and not options.keys() & {"rounds", "momentum"}:
             options = {**recommended_options(method), **options}
@@ -550,30 +567,31 @@ class Server:
         if not stated and "rounds" not in options and method in ("retrain", "fast-retrain"):
             options["rounds"] = self._rounds or schedule.rounds
             if not self._rounds:
-                warnings.warn(
+                unknown = (
                     "nobody knows here how long and at which rate this model was trained, so a new one gets "
                     f"at most {schedule.rounds} rounds at rate {schedule.pretrain_lr:g}: state rounds and "
-                    "schedule=Schedule(pretrain_lr=…)",
-                    stacklevel=3,
+                    "schedule=Schedule(pretrain_lr=…)"
                 )
-        return _Way(method, schedule, options, guards, floor, stop, evaluate_every)
+        return _Way(method, schedule, options, guards, floor, stop, evaluate_every, unknown)
 
     def _answer(
-        self, named: tuple[ClientId, ...], way: _Way, gone: bool, **options: Any
+        self, named: tuple[ClientId, ...], way: _Way, gone: bool, known: bool = False, **options: Any
     ) -> tuple[Outcome, Path]:
         """The outcome of a request and its folder; the server stays as it is."""
-        known, method = self._took_part, way.method
-        self._gone = tuple(target for target in named if not known or target in known) if gone else ()
+        members, method = self._took_part, way.method
+        self._gone = tuple(target for target in named if not members or target in members) if gone else ()
         try:
             # A step that was begun may be continued, whoever is still there.
-            if options.get("repeats") is None and {*named} <= {*self.clients}:
-                phases = self._phases(named, method, way.schedule, way.options)
+            if not known and options.get("repeats") is None and {*named} <= {*self.clients}:
+                phases = self._phases(named, way)
                 request = self._request(self.clients, named)
                 if gone and any(jobs.keys() & {*named} for jobs in asked(phases, request)):
                     raise FedUnlearnError(
                         f"{method} asks the targets to help, and they are gone: use a method that does not, "
                         "such as retrain, not or federaser"
                     )
+                if way.unknown:
+                    warnings.warn(way.unknown, stacklevel=3)
             return self._try(named, way, f"forget-{_slug('-'.join(named))}-{_slug(method)}", **options)
         finally:
             self._gone = ()
@@ -612,9 +630,7 @@ class Server:
                 way = self._way(
                     named, method, schedule, options, guards=guards, evaluate_every=evaluate_every
                 )
-                self._phases(
-                    named, way.method, way.schedule, way.options
-                )  # refuses before the first row runs
+                self._phases(named, way)  # refuses before the first row runs
                 ways[row] = way
             folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
             for row, way in ways.items():
@@ -630,7 +646,8 @@ class Server:
 
         Without ``retrained``, it first makes the rows ``retrain 2`` and ``retrain 3`` of ``compare``, from
         before the request and as long as ``train`` took, unless they are there. The targets must still be
-        present. Evidence and page are written to the folder of the request. See ``fedunlearn.audit``.
+        present. A server with a ``folder`` keeps evidence and page in that of the request. See
+        ``fedunlearn.audit``.
         """
         from .report import collect, write_report
 
@@ -645,6 +662,11 @@ class Server:
             parts = {
                 part.partition("#")[0]: self._examples[part] for part in targets if part in self._examples
             }
+            if parts and sum(map(len, parts.values())) < 2:
+                raise FedUnlearnError(
+                    "one forgotten example is too few to test: an audit needs two at least, and several "
+                    "hundred for a verdict"
+                )
             retrained, again = before._retrained(None if parts else targets, parts or None)
         asked = (*self.clients, *targets)
         with self._engine(asked) as federation:
@@ -659,6 +681,8 @@ class Server:
                 clients=asked,
                 method=method,
             )
+        if not self._kept:
+            return found
         models = {"model": self.state, "retrained": retrained, "original": before.state, "again": again}
         models |= {f"reference {number}": each for number, each in enumerate(references, 1)}
         used = {name: {"sha256": record.model_hash(as_state(each))} for name, each in models.items() if each}
@@ -704,15 +728,10 @@ class Server:
         finally:
             self._named = {}
 
-    def _phases(
-        self,
-        targets: tuple[ClientId, ...],
-        method: str,
-        schedule: Schedule,
-        options: Mapping[str, Any],
-    ) -> tuple[Phase, ...]:
+    def _phases(self, targets: tuple[ClientId, ...], way: _Way) -> tuple[Phase, ...]:
         """The phases of a method, refused where something that it needs is missing."""
-        phases, request = phases_of(method, schedule, options), self._request(self.clients, targets)
+        phases = phases_of(way.method, way.schedule, way.options)
+        request = self._request(self.clients, targets)
         asked = {target.partition("#")[0] if target in self._named else target for target in targets}
         if unknown := sorted(asked - self._took_part) if self._took_part else ():
             raise FedUnlearnError(
@@ -721,7 +740,7 @@ class Server:
         try:
             requirements.check(phases, request, self._task)
         except FedUnlearnError as error:
-            raise FedUnlearnError(f"{method}: {error}") from None
+            raise FedUnlearnError(f"{way.method}: {error}") from None
         return phases
 
     def _plan(self, targets: tuple[ClientId, ...], way: _Way) -> dict[str, Any]:
@@ -865,6 +884,8 @@ class Server:
         self._steps += 1
         if state is None:
             self.forgotten = tuple(client for client in self.forgotten if client not in targets)
+            if self._last and {*targets}.intersection(self._last[0]):
+                self._last = None  # its model may learn from the target again
             self._examples = {part: rows for part, rows in self._examples.items() if part in self.forgotten}
             return
         begun = record.read_json(place / "experiment.json")
@@ -1046,6 +1067,8 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
         done, stopped = finished(place), not (place / "outcome.json").exists()
         manifest = record.verify(place, resuming=not done)
         if not any((place / "checkpoints").glob("*.safetensors")):
+            if answered:
+                raise FedUnlearnError(ANSWERED_OTHERWISE.format(base.parent, "another method"))
             return place, dict(config)
         if manifest is None or not manifest.verified:
             record.tell_unverified([place])
@@ -1053,10 +1076,7 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
         new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
         if differ := _differences(begun, config):
             if answered and done:
-                raise FedUnlearnError(
-                    f"{place} holds a run with other settings ({'; '.join(differ)}): repeat the request with "
-                    "those, or choose another folder"
-                )
+                raise FedUnlearnError(ANSWERED_OTHERWISE.format(base.parent, "; ".join(differ)))
         elif changed := _changed(begun, config):
             if stopped:
                 warnings.warn(f"{changed} since {place} was begun, so it begins anew", stacklevel=4)
@@ -1155,11 +1175,6 @@ def _reset(model: nn.Module) -> nn.Module:
                 "give Server a function build that makes one"
             )
     return module
-
-
-def _require_settings(schedule: object, guards: object) -> None:
-    require_type(isinstance(schedule, Schedule | None), "schedule", schedule, "give Schedule(…)")
-    require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
 
 
 def _functions(given: object) -> bool:

@@ -56,7 +56,7 @@ def test_a_bad_setting(refused_here, small, change, sentence):
         (["methods", "fedods"], "unknown method 'fedods'; did you mean 'fedosd'?"),
         (["run", "."], "cannot read ."),
         (["resume", "nowhere"], "nowhere does not exist"),
-        (["report", "nowhere"], "name the folder of a run or of a comparison"),
+        (["report", "nowhere"], "name the folder of a run, of a comparison or of a Server"),
         (["report"], "Missing argument"),
     ],
 )

@@ -296,7 +296,8 @@ class Measured(Quadratics):
 
     def measured(self, client, params):
         loss = Mean(self.loss(client, params), 1)
-        sets = {"backdoor": {"accuracy": Mean(math.exp(-loss.total), 1)}, "forget": {"loss": loss}}
+        works = Mean(math.exp(-loss.total / 4), 1)  # .21 with ω⁰
+        sets = {"backdoor": {"accuracy": works}, "forget": {"loss": loss}}
         return {name: sets[name] for name in self.keys}
 
     def perform(self, client, job, terms):

@@ -375,7 +375,7 @@ def test_buffers_are_averaged_over_the_clients_that_stay():
     asked = Request(flatten(model), tuple(data), ("c",))
     federation = Sequential(model, data)
     outcome = unlearn((phase,), asked, federation, training=LocalTraining(batch_size=10))
-    terms = Terms(lr=0.01, batch_size=10, seed=(0, 0, 0))
+    terms = Terms(lr=0.01, batch_size=10, seed=(0, 0, 0), shuffle=True)
     replies = federation.exchange({client: train(asked.params) for client in ("a", "b")}, terms)
     expected = replies["a"].buffers["1.running_mean"] * 0.4 + replies["b"].buffers["1.running_mean"] * 0.6
     assert torch.allclose(outcome.state.buffers["1.running_mean"], expected)
@@ -588,16 +588,15 @@ def test_a_round_looks_at_every_client_a_few_times_however_many_there_are(phase)
 
 
 class Broken(Dataset):
-    """Fails in every round after the first few examples."""
+    """Fails in every round after the first few examples, once it is told to."""
 
-    def __init__(self, fails: bool) -> None:
-        self._fails = fails
+    fails = False
 
     def __len__(self) -> int:
         return 5
 
     def __getitem__(self, number):
-        if self._fails and number > 2:
+        if self.fails and number > 2:
             raise OSError("the disk is gone")
         return torch.ones(4), number % 3
 
@@ -605,10 +604,16 @@ class Broken(Dataset):
 @pytest.mark.parametrize("broken", [{"site-1"}, {"site-0", "site-1", "site-2"}])
 def test_a_client_whose_data_fail_is_missing_and_if_nobody_is_left_the_run_ends_with_its_sentence(broken):
     model = nn.Linear(4, 3)
-    data = {c: ClientData(Broken(c in broken)) for c in ("site-0", "site-1", "site-2")}
-    asked = Request(flatten(model), tuple(data), ())
+    data = {c: ClientData(Broken()) for c in ("site-0", "site-1", "site-2")}
+    asked, federation = Request(flatten(model), tuple(data), ()), Sequential(model, data)
+    for client in broken:  # every row could be read before round one
+        data[client].train.fails = True
     with pytest.warns(UserWarning, match=r"failed with OSError: the disk is gone .* counts as missing"):
-        outcome = unlearn([Pretraining(2, 0.1)], asked, Sequential(model, data))
+        outcome = unlearn([Pretraining(2, 0.1)], asked, federation)
+    rounds = 2 if len(broken) == 1 else 1
+    for client in broken:
+        told = f"{client} was left out of {rounds} of {rounds} rounds: failed with OSError: the disk is gone"
+        assert any(each.startswith(told) for each in outcome.warnings)
     if len(broken) == 1:
         assert outcome.status is Status.DONE
         assert [row.get("missing") for row in outcome.metrics] == [None, 1, 1]

@@ -325,6 +325,7 @@ def test_rounds_are_told_in_flowers_log(caplog, tmp_path):
             network("perceptron"),
             ["site-2"],
             tmp_path,
+            method="fedosd",
             schedule=Schedule(2, 0.02, 1, 0.02),
         )
     lines = [record.message for record in caplog.records]

@@ -34,6 +34,7 @@ from fedunlearn.engines.flower.client import fingerprint
 
 NAME, FEDERATION, TARGET = "perceptron", "hospitals", "site-1"
 SCHEDULE = Schedule(2, 0.02, 1, 0.02)
+FEDOSD: dict[str, Any] = {"method": "fedosd", "schedule": SCHEDULE}
 pytestmark = pytest.mark.filterwarnings(
     # True of two rounds, and not the subject here.
     "ignore:the targets' backdoor still works after"
@@ -105,7 +106,7 @@ def test_a_signed_request_is_carried_out_on_both_sides(public, tmp_path):
     federation, model = connected(public), network(NAME)
     request = authorise(federation, document(), tmp_path / "run")
     assert request.client == TARGET
-    outcome = forget(federation, model, [request.client], tmp_path / "run", schedule=SCHEDULE)
+    outcome = forget(federation, model, [request.client], tmp_path / "run", **FEDOSD)
     assert not outcome.status.failed
     assert module_hash(model) != module_hash(network(NAME))
 
@@ -202,7 +203,7 @@ def test_a_node_checks_the_federation_that_its_configuration_names(public, tmp_p
         pytest.warns(UserWarning, match="the request names 'hospitals', not 'banks'"),
         pytest.raises(FedUnlearnError),
     ):
-        forget(federation, network(NAME), [TARGET], tmp_path / "run", schedule=SCHEDULE)
+        forget(federation, network(NAME), [TARGET], tmp_path / "run", **FEDOSD)
 
 
 def test_a_request_is_used_once_and_a_resubmission_is_no_replay(public, tmp_path):
@@ -253,7 +254,7 @@ def test_retained_clients_need_no_request_to_train(public, tmp_path):
     ]
     grid = Registered(served(NAME), configs, names=CLIENTS, keys=PUBLIC)
     federation = flower.connect(grid, network(NAME), clients=5, patience=QUICK)
-    assert not forget(federation, network(NAME), [TARGET], tmp_path, schedule=SCHEDULE).status.failed
+    assert not forget(federation, network(NAME), [TARGET], tmp_path, **FEDOSD).status.failed
 
 
 @pytest.mark.filterwarnings("ignore:no retained client reports a loss, so no step is tried")
@@ -264,10 +265,10 @@ def test_an_existing_app_checks_requests_in_its_handler(public, tmp_path):
         return flower.connect_existing(grid, network(NAME), clients=5, patience=QUICK)
 
     with pytest.warns(UserWarning, match="site-1 failed with"), pytest.raises(FedUnlearnError):
-        forget(federation(), network(NAME), [TARGET], tmp_path / "without", schedule=SCHEDULE)
+        forget(federation(), network(NAME), [TARGET], tmp_path / "without", **FEDOSD)
     allowed = federation()
     authorise(allowed, document(), tmp_path / "with")
-    assert not forget(allowed, network(NAME), [TARGET], tmp_path / "with", schedule=SCHEDULE).status.failed
+    assert not forget(allowed, network(NAME), [TARGET], tmp_path / "with", **FEDOSD).status.failed
 
 
 def test_nodes_that_are_registered_without_a_name_are_known_by_their_keys(public):

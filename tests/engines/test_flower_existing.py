@@ -39,6 +39,7 @@ from fedunlearn.record import read_tensors
 NAME = "perceptron"
 KINDS = ["locals", "norms", "residuals", "updates"]
 SCHEDULE = Schedule(4, 0.05, 3, 0.05)
+FEDOSD: dict[str, Any] = {"method": "fedosd", "schedule": SCHEDULE}
 WITH_UCE_ALONE = {
     *("federaser", "fedosd", "fedosd-m2", "fedosd-m3", "fedosd-m4", "fedosd-m5"),
     *(
@@ -112,9 +113,7 @@ def test_a_method_runs_with_one_more_handler_or_is_refused_before_round_one(how,
     nodes = grid(existing(NAME))
     federation = flower.connect_existing(nodes, model, clients=5, patience=QUICK)
     if how in WITH_UCE_ALONE:
-        outcome = forget(
-            federation, model, ["site-2"], tmp_path, method=how, schedule=SCHEDULE, history=history
-        )
+        outcome = forget(federation, model, ["site-2"], tmp_path, floor=None, **asked)
         assert not outcome.status.failed
         assert module_hash(model) != module_hash(omega0[0])
         assert 0 <= outcome.metrics[-1]["r_acc"] <= 1
@@ -348,10 +347,8 @@ def test_a_site_that_has_left_is_not_asked_for_help(how, omega0, tmp_path):
         assert "\n" not in str(caught.value)
     assert not nodes.pushed
     assert module_hash(model) == module_hash(omega0[0])
-    assert (
-        forget(federation, model, ["site-2"], tmp_path, method="retrain", schedule=SCHEDULE, gone=True).status
-        is Status.DONE
-    )
+    options = {"method": "retrain", "schedule": SCHEDULE, "gone": True, "floor": None}
+    assert forget(federation, model, ["site-2"], tmp_path, **options).status is Status.DONE
 
 
 def test_a_phase_without_rounds_is_not_rehearsed(omega0, tmp_path):
@@ -445,16 +442,16 @@ def test_a_site_that_was_forgotten_takes_no_part_in_the_next_request(omega0, tmp
         asked.add(f"site-{number_of(context)}")
         return app(message, context)
 
-    forget(connected(), model, ["site-3"], tmp_path, schedule=SCHEDULE)
+    forget(connected(), model, ["site-3"], tmp_path, **FEDOSD)
     with pytest.raises(FedUnlearnError, match="this model still knows site-3"):
-        forget(connected(), copies(omega0, tmp_path)[0], ["site-1"], tmp_path, schedule=SCHEDULE)
-    second = forget(connected(listening), model, ["site-1"], tmp_path, schedule=SCHEDULE, history=history)
+        forget(connected(), copies(omega0, tmp_path)[0], ["site-1"], tmp_path, **FEDOSD)
+    second = forget(connected(listening), model, ["site-1"], tmp_path, **FEDOSD, history=history)
     assert asked == {*CLIENTS} - {"site-3"}
     assert not second.status.failed
     again = copies(omega0, tmp_path)[0]
-    assert not forget(connected(), again, ["site-3"], tmp_path, schedule=SCHEDULE).status.failed  # as it was
+    assert not forget(connected(), again, ["site-3"], tmp_path, **FEDOSD).status.failed  # as it was
     with pytest.raises(FedUnlearnError, match="has been forgotten already"):
-        forget(connected(), model, ["site-3", "site-4"], tmp_path, schedule=SCHEDULE)
+        forget(connected(), model, ["site-3", "site-4"], tmp_path, **FEDOSD)
 
 
 def test_two_requests_side_by_side_both_leave_the_history(omega0, tmp_path):

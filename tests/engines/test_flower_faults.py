@@ -31,6 +31,7 @@ from fedunlearn.engines import flower
 
 NAME = "perceptron"
 SCHEDULE = Schedule(3, 0.02, 2, 0.02)
+FEDOSD: dict[str, Any] = {"method": "fedosd", "schedule": SCHEDULE}
 LATE = flower.Patience(reply=0.5, absence=0.2)
 pytestmark = pytest.mark.filterwarnings(
     # True of three rounds, and not the subject here.
@@ -146,7 +147,7 @@ def expected(tmp_path_factory) -> str:
     """The hash of the model of a run without faults."""
     model = network(NAME)
     federation = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
-    forget(federation, model, ["site-1"], tmp_path_factory.mktemp("run"), schedule=SCHEDULE)
+    forget(federation, model, ["site-1"], tmp_path_factory.mktemp("run"), **FEDOSD)
     return module_hash(model)
 
 
@@ -157,11 +158,12 @@ def test_a_client_that_fails_once_is_asked_again_and_nothing_changes(what, expec
     federation = flower.connect(grid(Faulty(fault, first=4, times=1)), model, clients=5, patience=QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+        outcome = forget(federation, model, ["site-1"], tmp_path, **FEDOSD)
     assert outcome.status is Status.DONE
     if reason is not Reason.LATE:  # silence is not answered by asking again: the node works off old messages
         assert module_hash(model) == expected
         assert not any(row.get("missing") for row in outcome.metrics)
+        assert not any("was left out of" in told for told in outcome.warnings)
 
 
 @pytest.mark.parametrize("what", FAULTS)
@@ -171,9 +173,10 @@ def test_a_retained_client_that_fails_always_is_missing_and_the_run_goes_on(what
     federation = flower.connect(grid(Faulty(fault)), model, clients=5, patience=QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+        outcome = forget(federation, model, ["site-1"], tmp_path, **FEDOSD)
     assert outcome.status is Status.DONE
     assert outcome.unheard == ("site-2",)
+    assert any(told.startswith("site-2 was left out of 5 of 5 rounds: ") for told in outcome.warnings)
     assert torch.isfinite(flatten(model)).all()
 
 
@@ -187,12 +190,14 @@ def test_with_a_minimum_of_everybody_the_run_stops_and_ends_in_the_same_bits_lat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(ForgettingFailed) as caught:
-            forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, participation=everybody)
+            forget(federation, model, ["site-1"], tmp_path, **FEDOSD, participation=everybody)
     assert caught.value.outcome.status in (Status.MISSING_REPLY, Status.DIVERGED)
     assert "\n" not in str(caught.value)
     assert module_hash(model) == before
     healthy = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
-    forget(healthy, model, ["site-1"], tmp_path, schedule=SCHEDULE, participation=everybody)
+    with pytest.warns(UserWarning, match="backdoor still works") as told:
+        forget(healthy, model, ["site-1"], tmp_path, **FEDOSD, participation=everybody)
+    assert not any("left out" in str(each.message) for each in told)  # the round was tried again
     assert module_hash(model) == expected
 
 
@@ -254,7 +259,7 @@ def test_a_node_that_comes_back_in_time_gets_its_job_and_nothing_changes(expecte
         nodes.gone = {node} if listing % 3 == 0 else set()
 
     nodes.on_listing = flicker
-    outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    outcome = forget(federation, model, ["site-1"], tmp_path, **FEDOSD)
     assert not any(row.get("missing") for row in outcome.metrics)
     assert module_hash(model) == expected
 
@@ -270,7 +275,7 @@ def test_a_node_that_dies_during_its_job_and_comes_back_gets_it_again(expected, 
         return app(message, context)
 
     federation = flower.connect(grid(dying), model, clients=5, patience=QUICK)
-    outcome = forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    outcome = forget(federation, model, ["site-1"], tmp_path, **FEDOSD)
     assert len(died) == 3
     assert not any(row.get("missing") for row in outcome.metrics)
     assert module_hash(model) == expected
@@ -304,13 +309,15 @@ def test_the_target_lost_while_it_unlearns_ends_the_run_with_its_checkpoint(expe
             nodes.gone.add(target)
 
     with pytest.raises(ForgettingFailed, match="site-1 failed to answer") as caught:
-        forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, listeners=[leave])
+        forget(federation, model, ["site-1"], tmp_path, **FEDOSD, listeners=[leave])
     assert caught.value.outcome.status is Status.MISSING_REPLY
     assert module_hash(model) == before
     nodes.gone.clear()
     rounds.clear()
     federation = flower.connect(nodes, model, clients=5, patience=LATE)
-    forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, listeners=[leave])
+    with pytest.warns(UserWarning, match="backdoor still works") as told:
+        forget(federation, model, ["site-1"], tmp_path, **FEDOSD, listeners=[leave])
+    assert not any("left out" in str(each.message) for each in told)  # the round was tried again
     assert rounds == [3, 4, 5]
     assert module_hash(model) == expected
 
@@ -325,9 +332,9 @@ def test_a_server_that_is_stopped_after_any_round_ends_in_the_same_bits(stop, ex
 
     federation = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
     with pytest.raises(KeyboardInterrupt):
-        forget(federation, model, ["site-1"], tmp_path, schedule=SCHEDULE, listeners=[interrupt])
+        forget(federation, model, ["site-1"], tmp_path, **FEDOSD, listeners=[interrupt])
     again = flower.connect(grid(served(NAME)), model, clients=5, patience=QUICK)
-    forget(again, model, ["site-1"], tmp_path, schedule=SCHEDULE)
+    forget(again, model, ["site-1"], tmp_path, **FEDOSD)
     assert module_hash(model) == expected
 
 
@@ -341,7 +348,7 @@ def test_an_unknown_or_offline_target_is_refused_before_anybody_is_asked(target,
         rf"'{target}' is not present \(present: site-0, .*site-4\): start its SuperNode, or, if it has left"
     )
     with pytest.raises(FedUnlearnError, match=said) as caught:
-        forget(federation, network(NAME), [target], tmp_path)
+        forget(federation, network(NAME), [target], tmp_path, method="fedosd")
     assert "did you mean" not in str(caught.value)
     assert len(nodes.pushed) == asked
 
@@ -377,9 +384,10 @@ def test_clients_that_never_answered_are_named_at_the_end_and_in_the_log(tmp_pat
     federation = flower.connect(grid(Faulty(changed(not_a_number))), network(NAME), clients=5, patience=QUICK)
     with (
         caplog.at_level("INFO", logger="fedunlearn"),
-        pytest.warns(UserWarning, match="these clients never answered, so no step protects them: site-2"),
+        pytest.warns(UserWarning, match=r"never heard in this step, so nothing in it reflects them: site-2$"),
+        pytest.warns(UserWarning, match="site-2 was left out of 5 of 5 rounds: sent a displacement that is"),
     ):
-        forget(federation, network(NAME), ["site-1"], tmp_path, schedule=SCHEDULE)
+        forget(federation, network(NAME), ["site-1"], tmp_path, **FEDOSD)
     assert any("site-2 sent a displacement that is not finite" in record.message for record in caplog.records)
 
 
@@ -429,14 +437,13 @@ def test_data_that_fails_in_one_job_is_told_by_its_reason():
     data = holdings(NAME)
 
     class Broken(torch.utils.data.Dataset):
-        reads = 0
+        fails = False
 
         def __len__(self) -> int:
             return 7
 
         def __getitem__(self, number: int) -> Any:
-            Broken.reads += 1
-            if Broken.reads > 2:  # the hello reads the first two
+            if self.fails:
                 raise OSError("the disk is gone")
             return data["site-2"].train.x[number], data["site-2"].train.y[number]
 
@@ -445,6 +452,7 @@ def test_data_that_fails_in_one_job_is_told_by_its_reason():
         return flower.Site(network(NAME), Broken() if client == "site-2" else data[client])
 
     federation = flower.connect(grid(served(NAME, load)), network(NAME), clients=5, patience=QUICK)
+    Broken.fails = True  # the hello could read every row
     with pytest.warns(UserWarning, match="site-2 failed with OSError: the disk is gone"):
         replies = federation.exchange(jobs())
     assert replies.missing["site-2"].reason is Reason.FAILED

@@ -313,4 +313,4 @@ def test_losses_that_are_not_finite_end_the_run(tmp_path):
         app = answering(app, ruined, "evaluate", number)
     federation = flower.connect_existing(grid(app), network(NAME), clients=5, patience=QUICK)
     with pytest.raises(FedUnlearnError, match="no loss that clients measured is finite"):
-        forget(federation, network(NAME), ["site-1"], tmp_path, schedule=SCHEDULE)
+        forget(federation, network(NAME), ["site-1"], tmp_path, method="fedosd", schedule=SCHEDULE)

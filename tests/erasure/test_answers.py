@@ -146,7 +146,10 @@ def test_every_attempt_is_planned(folder, monkeypatch):
     assert opened(folder).case(case.id).standing is Standing.ESCALATED
 
 
-def test_settings_stay_while_a_request_is_under_way(folder):
+@pytest.mark.parametrize(
+    ("old", "new"), [("unlearn_lr = 0.5", "unlearn_lr = 0.4"), ("floor = 1.0", "floor = 0.9")]
+)
+def test_settings_stay_while_a_request_is_under_way(folder, old, new):
     class Stop(Exception):
         pass
 
@@ -157,10 +160,10 @@ def test_settings_stay_while_a_request_is_under_way(folder):
     case = received(folder)
     with pytest.raises(Stop):
         tried(folder, case, listeners=[stop])
-    change(folder, "unlearn_lr = 0.5", "unlearn_lr = 0.4")
+    change(folder, old, new)
     with pytest.raises(FedUnlearnError, match="have changed since request"):
         tried(folder, case)
-    change(folder, "unlearn_lr = 0.4", "unlearn_lr = 0.5")
+    change(folder, new, old)
     assert tried(folder, case).standing is Standing.CERTIFIED
 
 

@@ -174,6 +174,7 @@ def test_guards_are_counted_without_names():
         ({"halved": 2, "stopped:harm": 1}, {}, {GuardEvent.HALVED: 2, GuardEvent.STOPPED: 1}),
         ({"untried": 1, "unmeasured": 2}, {}, {GuardEvent.UNTRIED: 1, GuardEvent.UNMEASURED: 2}),
         ({"unmoved": 1, "cut:step": 4}, {}, {GuardEvent.NOT_FORGOTTEN: 1, GuardEvent.STEP: 4}),
+        ({"left_out": 2, "idle": 6}, {}, {GuardEvent.LEFT_OUT: 2, GuardEvent.IDLE: 6}),
         ({"news": 12}, {}, {GuardEvent.OTHER: 12}),
     ],
 )

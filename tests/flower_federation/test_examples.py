@@ -216,7 +216,8 @@ def test_from_nothing(run, tmp_path):
     assert len(lines) < 60
     config = {"folder": str(tmp_path)}
     run(app, 4, config)
-    run(app, 4, {**config, "forget": "site-3"})
+    with pytest.warns(UserWarning, match="the update of site-3 was shortened to 2 times the median"):
+        run(app, 4, {**config, "forget": "site-3"})
     rows = [row for row in read_metrics(tmp_path / "1-forget-site-3-fedosd") if "forget_acc" in row]
     assert rows[0]["forget_acc"] > 0.6
     assert rows[-1]["forget_acc"] < 0.3

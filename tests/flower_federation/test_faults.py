@@ -54,6 +54,7 @@ def expected(tmp_path_factory) -> str:
         model,
         ["site-2"],
         tmp_path_factory.mktemp("oracle"),
+        method="fedosd",
         schedule=Schedule(ROUNDS, 0.02, ROUNDS, 0.02),
         training=TRAINING,
     )

@@ -10,10 +10,10 @@ with a method named, without settings. An end is
 - ``remembers``: as useful as ``well``, but not forgotten. No server can know without an audit.
 
 Full retraining is two trainings, as long as the first, of servers that never had the target. They differ in
-R-Acc by up to .03 by chance, so ``well`` compares with the lower one. Forgotten means, with a backdoor, an
-ASR at most .05 above retraining's; without, that the calibrated losses of the target's examples and of unseen
-ones have an AUC at most three standard errors above retraining's, as an audit compares them. Verdicts of an
-audit would need 600 examples.
+R-Acc by up to .03 and in ASR by up to .1 by chance, so ``well`` compares with the lower R-Acc and the higher
+ASR. Forgotten means, with a backdoor, an ASR at most .05 above that; without, that the calibrated losses of
+the target's examples and of unseen ones have an AUC at most three standard errors above retraining's, as an
+audit compares them. Verdicts of an audit would need 600 examples.
 
 Code from before these calls may run it, too: there, ``default`` is ``fedosd``, and retraining gets the rounds
 of the training, or half of them as in README. ``rows.jsonl`` in the folder holds a line for each cell and
@@ -117,7 +117,7 @@ class Ground:
         row: Row = {"r_acc": useful[0], "before": useful[1], "full": useful[2:]}
         if self.cell.poisoned:
             asr = [accuracy(each, self.target.evaluations["backdoor"]) for each in every]
-            return row | {"asr": asr[0], "asr_before": asr[1], "asr_full": mean(asr[2:])}
+            return row | {"asr": asr[0], "asr_before": asr[1], "asr_full": asr[2:]}
         found = [self.found(each) for each in every[:2]]
         return row | {"found": found[0], "found_before": found[1]}
 
@@ -165,7 +165,7 @@ def end(row: Row) -> str:
 
 def forgotten(row: Row) -> bool:
     if "asr" in row:
-        return bool(row["asr"] <= row["asr_full"] + BACKDOOR)
+        return bool(row["asr"] <= max(row["asr_full"]) + BACKDOOR)
     difference, error = row["found"]
     return bool(difference <= ERRORS * error)
 

@@ -124,7 +124,10 @@ def test_no_retained_client_means_nobody_could_be_protected():
     alone = Quadratics(absent={client: [1] for client in request().retained})
     outcome = unlearn([ForgettingDescent(1, 0.1)], request(), alone)
     assert outcome.status is Status.MISSING_REPLY
-    assert "0 of 4 clients answered" in outcome.reason
+    assert "0 of 4 clients sent what can be used in round 1 of unlearning" in outcome.reason
+    assert "site-0, site-2, site-3, site-4 (absent: is switched off)" in outcome.reason
+    for client in request().retained:
+        assert f"{client} was left out of 1 of 1 rounds: is switched off" in outcome.warnings
     assert torch.equal(outcome.params, request().params)
 
 

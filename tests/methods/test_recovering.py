@@ -35,7 +35,7 @@ def mean_loss(asked, params):
 def test_training_ends_once_the_retained_clients_are_as_well_off_as_before():
     asked, outcome = retrained(0.1, Quadratics(refuses={"site-1"}), trained=0.1)
     assert outcome.status is Status.CONVERGED
-    assert int(outcome.metrics[-1]["elapsed"]) < ROUNDS / 2
+    assert int(outcome.metrics[-1]["elapsed"]) == ROUNDS / 2  # the least
     assert mean_loss(asked, outcome.params) <= mean_loss(asked, asked.params)
     assert "below that before" in outcome.reason
 
@@ -54,9 +54,9 @@ def test_a_rate_at_which_losses_rise_is_lowered():
 
 
 def test_where_no_rate_helps_nobody_gets_a_model():
-    _, outcome = retrained(1e4, Quadratics(), trained=1.0)
+    _, outcome = retrained(1e3, Quadratics(), trained=1.0)
     assert outcome.status is Status.DIVERGED
-    assert "does not fall at any rate from 10000 down to 2500" in outcome.reason
+    assert "does not fall at any rate from 1000 down to 250" in outcome.reason
 
 
 def test_it_takes_no_more_rounds_that_count_than_are_allowed():

@@ -320,6 +320,8 @@ class GuardEvent(Worded):
     AMPLIFICATION = "amplification-cut", "a step that had been lengthened too much was cut"
     STEP = "step-cut", "a step that was too long was cut"
     HALVED = "step-halved", "a step that would have harmed a retained client was halved"
+    LEFT_OUT = "step-left-out", "a step that would have harmed a retained client was left out"
+    IDLE = "idle", "a retained client sent an update that is practically zero"
     STOPPED = "stopped", "the run was stopped to protect the retained clients"
     NOT_FORGOTTEN = "not-forgotten", "the measures of the run do not show forgetting"
     LOST = "accuracy-lost", "the retained clients lost more than 3 points of accuracy"

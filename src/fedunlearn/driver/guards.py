@@ -327,8 +327,8 @@ def starting(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def worse(guarded: Guarded, metrics: Metrics, floor: float) -> tuple[str, bool]:
-    """What the retained clients lose by a model, if it is much; and whether it is more than the floor."""
+def worse(guarded: Guarded, metrics: Metrics, floor: float, new: bool = False) -> tuple[str, bool]:
+    """What the retained clients lose by a model, if much, and whether it is more than the floor."""
     first = guarded.started
     if "r_acc" in first and "r_acc" in metrics:
         now, before = float(metrics["r_acc"]), first["r_acc"]
@@ -343,7 +343,11 @@ def worse(guarded: Guarded, metrics: Metrics, floor: float) -> tuple[str, bool]:
     if lost <= much + 1e-9:
         return "", False
     remedy = "take more rounds after unlearning, a lower rate in it, or a method that retrains"
-    return f"the retained clients are worse off than before ({told}): {remedy}", lost > most + 1e-9
+    if new:
+        remedy = "train the new model for more rounds, or at another rate"
+    if harmed := lost > most + 1e-9:
+        remedy += ", or allow it by another floor"
+    return f"the retained clients are worse off than before ({told}): {remedy}", harmed
 
 
 def stopped_badly(guarded: Guarded, metrics: Metrics, floor: float) -> str:
@@ -365,7 +369,7 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
     Their losses tell something only where forgetting depends on what they do.
     """
     started, now = guarded.started, starting(metrics)
-    if "asr" in started and "asr" in now:
+    if "asr" in started and "asr" in now and max(started["asr"], now["asr"]) > CHANCE:
         if now["asr"] <= max(started["asr"] / 2, CHANCE):
             return ""
         told = [metric("asr").text(value) for value in (now["asr"], started["asr"])]

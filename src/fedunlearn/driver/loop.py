@@ -38,6 +38,7 @@ from ..core import (
     Status,
     Terms,
     did_you_mean,
+    require,
     require_count,
     require_type,
 )
@@ -231,7 +232,8 @@ def course(
                     ended = True
             if ended and not progress.state.status.failed:
                 progress, metrics = run.judged(progress, metrics)
-            announce(progress, metrics)
+            tried_again = progress.state.status.failed and not progress.state.status.final
+            announce(replace(progress, guarded=start.guarded) if tried_again else progress, metrics)
     state = progress.state
     return Outcome(
         state,
@@ -275,6 +277,8 @@ class _Run:
             known = did_you_mean(absent[0], present - {*request.clients} or present)
             warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=5)
         require_count("evaluate_every", evaluate_every, 1)
+        share = isinstance(self.floor, int | float) and 0 <= self.floor <= 1
+        require(self.floor is None or share, "floor", self.floor, "a share from 0 to 1, or None")
         found = preconditions(
             self.phases, request, self.federation, present, self.training, self.participation
         )
@@ -556,7 +560,7 @@ class _Run:
         if not last or phase.stage is Stage.PRETRAINING:
             return replace(progress, guarded=guarded), metrics
         floor, state = FLOOR if self.floor is None else self.floor, progress.state
-        lost, harmed = worse(guarded, metrics, floor)
+        lost, harmed = worse(guarded, metrics, floor, _new(phase))
         bad = stopped_badly(guarded, metrics, floor) if guarded.stopped else ""
         if bad:
             state = state.halt(Status.GUARD_STOP, f"{guarded.stopped}; and {bad}")
@@ -718,10 +722,13 @@ def _learning(phase: Phase, after: State, guarded: Guarded, metrics: Metrics) ->
     """Takes down the first losses of a run, and that a new model does not learn in its first rounds."""
     guarded = replace(guarded, started={**starting(metrics), **guarded.started})
     now, first = metrics.get("train_loss_retained"), guarded.started.get("train_loss_retained")
-    if not _new(phase) or after.round != TRIED or now is None or first is None or float(now) < 0.999 * first:
+    tried = min(TRIED, phase.rounds)
+    if not _new(phase) or after.round != tried or tried == 1 or now is None or first is None:
+        return guarded
+    if float(now) < 0.999 * first:
         return guarded
     told = (
-        f"the training loss has not fallen in the first {TRIED} rounds ({float(now):.3g}, in the first "
+        f"the training loss has not fallen in the first {tried} rounds ({float(now):.3g}, in the first "
         f"{first:.3g}): check the labels, or train at another learning rate than {phase.lr:g}"
     )
     LOG.warning(told)

@@ -114,7 +114,7 @@ def admit(work: Work, given: History | None, build: Callable[[], nn.Module] | No
 def settings(desk: Desk, method: str) -> str:
     """A digest of what decides the result of a request, beside the model and the clients."""
     policy = desk.policy
-    decisive = {"options", "schedule", "training", "participation", "guards", "seed"}
+    decisive = {"options", "floor", "schedule", "training", "participation", "guards", "seed"}
     return fingerprint({"method": method, **policy.model_dump(mode="json", include=decisive)})
 
 

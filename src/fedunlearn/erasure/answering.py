@@ -140,6 +140,7 @@ def _unlearn(
             seed=policy.seed,
             gone=work.gone,
             guards=policy.guards.guards(),
+            floor=policy.floor,
             without=desk.forgotten(work.federation.present() - {work.client}),
             cipher=work.key,
             listeners=listeners,

@@ -78,6 +78,8 @@ _EVENTS = {
     "cut:amplification": GuardEvent.AMPLIFICATION,
     "cut:step": GuardEvent.STEP,
     "halved": GuardEvent.HALVED,
+    "left_out": GuardEvent.LEFT_OUT,
+    "idle": GuardEvent.IDLE,
     "stopped": GuardEvent.STOPPED,
     "untried": GuardEvent.UNTRIED,
     "unmeasured": GuardEvent.UNMEASURED,

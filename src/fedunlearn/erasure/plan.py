@@ -184,7 +184,7 @@ def make_plan(
     evaluate_every: int | None = None,
     gone: bool = False,
     poisoned: bool = False,
-    trusted: bool = False,
+    trusted: bool = True,
     smallest: int = 128,
     retrainings: int = 0,
     canaries: bool = False,

@@ -65,6 +65,7 @@ def against_retraining(
                     build=build,
                     seed=derive("retraining", policy.seed),
                     guards=guards,
+                    floor=None,
                     without=desk.forgotten(federation.present() - {client}),
                     cipher=desk.key(request),
                     listeners=[listener],

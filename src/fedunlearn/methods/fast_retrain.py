@@ -10,8 +10,12 @@ import torch
 from ..core import Phase, Request, Round, State, require, train
 from ..core.registry import method
 from .fedavg import Averaging
-from .recovering import LAST, RecoveringAveraging
+from .recovering import RecoveringAveraging
 from .schedule import Schedule
+
+MOMENTUM = 0.8
+LAST = 0.05
+"""The learning rate of the last round, as a share of the first."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class MomentumAveraging(Averaging):
     The learning rate is constant in the first half of the rounds and then falls linearly.
     """
 
-    momentum: float = 0.8
+    momentum: float = MOMENTUM
 
     def round(self, request: Request, state: State) -> Round:
         rate = self.lr * share(state.round, self.rounds)
@@ -61,7 +65,7 @@ def fast_retrain(
     schedule: Schedule,
     *,
     rounds: int | None = None,
-    momentum: float = 0.8,
+    momentum: float = MOMENTUM,
     number: int = 1,
     until_recovered: bool = False,
 ) -> tuple[Phase, ...]:
@@ -72,6 +76,8 @@ def fast_retrain(
     """
     require(rounds is None or rounds >= 1, "rounds", rounds, "1 or more")
     require(0 <= momentum < 1, "momentum", momentum, "at least 0 and below 1")
+    chosen = momentum == MOMENTUM or not until_recovered
+    require(chosen, "momentum", momentum, "left out where until_recovered chooses it")
     require(number >= 1, "number", number, "1 or more")
     purpose = "fast-retrain" if number == 1 else f"fast-retrain {number}"
     total = schedule.rounds if rounds is None else rounds

@@ -12,10 +12,12 @@ from torch import Tensor
 from ..core import ClientId, Replies, Request, Round, State, Status, train
 from .retrain import FreshAveraging
 
-LAST = 0.05
-"""The learning rate of the last round, as a share of the first."""
 PACES = ((0.8, 1.0), (0.5, 1.0), (0.0, 1.0), (0.0, 0.5), (0.0, 0.25))
-"""Momentum and share of the learning rate, from fast to slow; the third is the pace of ``train``."""
+"""Momentum and share of the learning rate, from fast to slow."""
+PLAIN = 2
+"""The pace of ``train``."""
+SHORT = 10
+"""Rounds below which there is no time for momentum."""
 RISE = 0.3
 """The share of the progress so far that may be lost again with momentum; without, all of it."""
 
@@ -42,19 +44,17 @@ class Course(NamedTuple):
         fast = PACES[int(self.pace)][0] > 0
         allowed = max(self.slack, (RISE if fast else 1.0) * (self.first - self.best))
         patience = max(5, longest // (5 if fast else 2))
-        return not gap <= self.best + allowed or (self.counted >= patience and not self.has_fallen)
-
-    @property
-    def has_fallen(self) -> bool:
-        return self.best <= self.first - self.slack / 10
+        stuck = self.best > self.first - self.slack / 10
+        return not gap <= self.best + allowed or (self.counted >= patience and stuck)
 
 
 @dataclass(frozen=True)
 class RecoveringAveraging(FreshAveraging):
     """Train a new model until the retained clients' mean training loss is that with ω⁰; then lower the rate.
 
-    Where the loss rises, or does not fall, return to the best model and go on at a slower pace. Of ω⁰ only
-    this loss is used, and only for these decisions. Clients that report no losses get plain averaging.
+    Where the loss rises, or does not fall, return to the best model and go on at a slower pace. Train at
+    least half of ``longest``, because the targets may have held ω⁰ back. Of ω⁰ only this loss is used, and
+    only for these decisions. Clients that report no losses get plain averaging.
     """
 
     longest: int = 1
@@ -62,7 +62,8 @@ class RecoveringAveraging(FreshAveraging):
 
     def start(self, request: Request, state: State) -> State:
         unknown = torch.full((len(request.retained),), math.nan, dtype=torch.float64)
-        return _on(super().start(request, state), Course()).remember(wanted=unknown)
+        course = Course(pace=PLAIN if self.longest < SHORT else 0)
+        return _on(super().start(request, state), course).remember(wanted=unknown)
 
     def round(self, request: Request, state: State) -> Round:
         course, wanted = Course(*state.memory["course"].tolist()), state.memory["wanted"]
@@ -73,7 +74,7 @@ class RecoveringAveraging(FreshAveraging):
             state = state.remember(wanted=wanted)
         momentum, share = PACES[int(course.pace)]
         if course.tail:
-            share *= LAST + (1 - LAST) * (course.left - 1) / max(1, course.tail - 1)
+            share *= (course.left - 0.5) / course.tail
         replies = yield {client: train(state.params, lr=share * self.lr) for client in request.asked}
         now = _losses(replies, request)
         known = now.isfinite() & wanted.isfinite()
@@ -116,7 +117,8 @@ class RecoveringAveraging(FreshAveraging):
             return _on(state, course).halt(Status.CONVERGED, self._said(state, course, gap))
         shortest = math.ceil(self.longest / (5 if PACES[int(course.pace)][0] else 10))
         if not (course.tail or math.isnan(gap)) and (gap <= 0 or rest <= shortest):
-            tail = min(rest, max(3, course.counted // 2) if gap <= 0 else shortest)
+            wanted = max(3, course.counted // 2, self.longest // 2 - course.counted)
+            tail = min(rest, wanted if gap <= 0 else shortest)
             course = course._replace(tail=tail, left=tail)
         return _on(state, course)
 

@@ -24,10 +24,10 @@ class Schedule:
     def after(cls, rounds: int, lr: float) -> Self:
         """Return the schedule of a request that states none, about a model trained like this.
 
-        Two stages of half the rounds of training, 10 to 100 each, at a half and a fifth of its rate.
+        Two stages of half the rounds of training, 10 to 100 each, at a quarter and a fifth of its rate.
         """
         half = min(100, max(10, math.ceil(rounds / 2)))
-        return cls(half, lr / 2, half, lr / 5, lr)
+        return cls(half, lr / 4, half, lr / 5, lr)
 
     def __post_init__(self) -> None:
         for name in ("unlearn_rounds", "recover_rounds"):
