@@ -242,39 +242,39 @@ CALIBRATION = listed(
 JUDGING = listed(
     1,
     """
-    iid, perceptron: 7000 clean 3 110 1 30 .1 1; 7001 poisoned 5 75 1 100 .2 1; 7056 clean 8 45 1 5 .05 15
-    iid, cnn: 7002 clean 8 110 4 20 .1 2; 7003 poisoned 4 90 1 40 .2 1
-    iid, batchnorm: 7004 clean 4 210 10 20 .05 2; 7005 poisoned 6 140 1 40 .1 1
-    iid, transformer: 7006 clean 5 110 1 40 .2 2; 7007 poisoned 3 110 1 20 .15 3; 7063 clean 7 45 1 40 .15 3
-    dirichlet 1, perceptron: 7008 clean 8 55 1 10 .05 8; 7009 poisoned 20 75 1 200 .1 1
-    dirichlet 1, cnn: 7010 clean 10 90 1 10 .1 4; 7011 poisoned 3 110 1 80 .2 1
-    dirichlet 1, cnn: 7057 poisoned 6 55 1 10 .1 7
-    dirichlet 1, batchnorm: 7012 clean 3 140 1 10 .05 2; 7013 poisoned 10 90 1 20 .1 2
-    dirichlet 1, transformer: 7014 clean 4 75 1 60 .2 2; 7015 poisoned 4 75 1 40 .15 2
-    dirichlet 0.5, perceptron: 7016 clean 10 75 1 5 .2 12; 7017 poisoned 6 90 1 30 .05 2
-    dirichlet 0.5, cnn: 7018 clean 6 110 1 20 .1 2; 7019 poisoned 5 140 1 40 .2 1
-    dirichlet 0.5, batchnorm: 7020 clean 5 140 1 40 .05 1; 7021 poisoned 4 75 1 10 .1 4
-    dirichlet 0.5, batchnorm: 7058 clean 4 75 1 10 .05 4
-    dirichlet 0.5, transformer: 7022 clean 7 55 1 20 .2 6; 7023 poisoned 5 75 1 60 .15 2
-    dirichlet 0.3, perceptron: 7024 clean 15 90 1 100 .1 1; 7025 poisoned 7 110 1 10 .2 4
-    dirichlet 0.3, cnn: 7026 clean 8 110 1 10 .1 3; 7027 poisoned 4 210 1 80 .2 1
-    dirichlet 0.3, batchnorm: 7028 clean 6 55 1 20 .05 2; 7029 poisoned 3 110 1 40 .1 1
-    dirichlet 0.3, transformer: 7030 clean 3 110 1 40 .2 2; 7031 poisoned 5 90 1 20 .15 4
-    dirichlet 0.3, transformer: 7059 poisoned 4 90 1 60 .2 1
-    dirichlet 0.1, perceptron: 7032 clean 3 110 1 200 .05 1; 7033 poisoned 5 140 1 5 .1 7
-    dirichlet 0.1, perceptron: 7060 poisoned 20 75 1 30 .1 2
-    dirichlet 0.1, cnn: 7034 clean 10 90 1 20 .1 2; 7035 poisoned 3 110 1 40 .2 1
-    dirichlet 0.1, batchnorm: 7036 clean 10 55 1 10 .05 5; 7037 poisoned 5 75 1 20 .1 2
-    dirichlet 0.1, transformer: 7038 clean 3 110 1 60 .2 1; 7039 poisoned 4 110 1 40 .15 2
-    pat-50, perceptron: 7040 clean 4 210 4 30 .2 1; 7041 poisoned 10 140 1 100 .05 1
-    pat-50, cnn: 7042 clean 6 90 10 10 .1 10; 7043 poisoned 4 75 1 80 .2 1; 7061 clean 8 110 1 80 .2 1
-    pat-50, batchnorm: 7044 clean 4 75 1 40 .05 1; 7045 poisoned 6 90 1 10 .1 3
-    pat-50, transformer: 7046 clean 4 210 4 20 .2 3; 7047 poisoned 6 90 1 60 .15 1
-    pat-20, perceptron: 7048 clean 10 140 10 10 .1 8; 7049 poisoned 15 45 1 200 .2 1
-    pat-20, cnn: 7050 clean 10 55 1 20 .1 3; 7051 poisoned 5 75 1 40 .2 1
-    pat-20, batchnorm: 7052 clean 5 140 4 20 .05 2; 7053 poisoned 10 90 1 40 .1 1
-    pat-20, batchnorm: 7062 poisoned 5 140 1 60 .1 1
-    pat-20, transformer: 7054 clean 5 210 10 40 .2 2; 7055 poisoned 5 110 1 20 .15 3
+    iid, perceptron: 8000 clean 3 110 1 30 .1 1; 8001 poisoned 5 75 1 100 .2 1; 8056 clean 8 45 1 5 .05 15
+    iid, cnn: 8002 clean 8 110 4 20 .1 2; 8003 poisoned 4 90 1 40 .2 1
+    iid, batchnorm: 8004 clean 4 210 10 20 .05 2; 8005 poisoned 6 140 1 40 .1 1
+    iid, transformer: 8006 clean 5 110 1 40 .2 2; 8007 poisoned 3 110 1 20 .15 3; 8063 clean 7 45 1 40 .15 3
+    dirichlet 1, perceptron: 8008 clean 8 55 1 10 .05 8; 8009 poisoned 20 75 1 200 .1 1
+    dirichlet 1, cnn: 8010 clean 10 90 1 10 .1 4; 8011 poisoned 3 110 1 80 .2 1
+    dirichlet 1, cnn: 8057 poisoned 6 55 1 10 .1 7
+    dirichlet 1, batchnorm: 8012 clean 3 140 1 10 .05 2; 8013 poisoned 10 90 1 20 .1 2
+    dirichlet 1, transformer: 8014 clean 4 75 1 60 .2 2; 8015 poisoned 4 75 1 40 .15 2
+    dirichlet 0.5, perceptron: 8016 clean 10 75 1 5 .2 12; 8017 poisoned 6 90 1 30 .05 2
+    dirichlet 0.5, cnn: 8018 clean 6 110 1 20 .1 2; 8019 poisoned 5 140 1 40 .2 1
+    dirichlet 0.5, batchnorm: 8020 clean 5 140 1 40 .05 1; 8021 poisoned 4 75 1 10 .1 4
+    dirichlet 0.5, batchnorm: 8058 clean 4 75 1 10 .05 4
+    dirichlet 0.5, transformer: 8022 clean 7 55 1 20 .2 6; 8023 poisoned 5 75 1 60 .15 2
+    dirichlet 0.3, perceptron: 8024 clean 15 90 1 100 .1 1; 8025 poisoned 7 110 1 10 .2 4
+    dirichlet 0.3, cnn: 8026 clean 8 110 1 10 .1 3; 8027 poisoned 4 210 1 80 .2 1
+    dirichlet 0.3, batchnorm: 8028 clean 6 55 1 20 .05 2; 8029 poisoned 3 110 1 40 .1 1
+    dirichlet 0.3, transformer: 8030 clean 3 110 1 40 .2 2; 8031 poisoned 5 90 1 20 .15 4
+    dirichlet 0.3, transformer: 8059 poisoned 4 90 1 60 .2 1
+    dirichlet 0.1, perceptron: 8032 clean 3 110 1 200 .05 1; 8033 poisoned 5 140 1 5 .1 7
+    dirichlet 0.1, perceptron: 8060 poisoned 20 75 1 30 .1 2
+    dirichlet 0.1, cnn: 8034 clean 10 90 1 20 .1 2; 8035 poisoned 3 110 1 40 .2 1
+    dirichlet 0.1, batchnorm: 8036 clean 10 55 1 10 .05 5; 8037 poisoned 5 75 1 20 .1 2
+    dirichlet 0.1, transformer: 8038 clean 3 110 1 60 .2 1; 8039 poisoned 4 110 1 40 .15 2
+    pat-50, perceptron: 8040 clean 4 210 4 30 .2 1; 8041 poisoned 10 140 1 100 .05 1
+    pat-50, cnn: 8042 clean 6 90 10 10 .1 10; 8043 poisoned 4 75 1 80 .2 1; 8061 clean 8 110 1 80 .2 1
+    pat-50, batchnorm: 8044 clean 4 75 1 40 .05 1; 8045 poisoned 6 90 1 10 .1 3
+    pat-50, transformer: 8046 clean 4 210 4 20 .2 3; 8047 poisoned 6 90 1 60 .15 1
+    pat-20, perceptron: 8048 clean 10 140 10 10 .1 8; 8049 poisoned 15 45 1 200 .2 1
+    pat-20, cnn: 8050 clean 10 55 1 20 .1 3; 8051 poisoned 5 75 1 40 .2 1
+    pat-20, batchnorm: 8052 clean 5 140 4 20 .05 2; 8053 poisoned 10 90 1 40 .1 1
+    pat-20, batchnorm: 8062 poisoned 5 140 1 60 .1 1
+    pat-20, transformer: 8054 clean 5 210 10 40 .2 2; 8055 poisoned 5 110 1 20 .15 3
     """,
 )
 SIXTEEN = [

@@ -5,15 +5,16 @@ with a method named, without settings. An end is
 
 - ``well``: R-Acc at most .02 below a full retraining, and forgotten;
 - ``raised``: an exception, with its reason;
-- ``silent``: a failed status without an exception, or a lower R-Acc without a warning;
-- ``warned``: a lower R-Acc of which a warning tells;
+- ``silent``: a failed status without an exception, or R-Acc more than .03 below that of ω⁰ without a warning;
+- ``warned``: a lower R-Acc than a full retraining's, of which a warning tells;
+- ``below``: the same, but as useful as ω⁰, so that there is nothing to warn of;
 - ``remembers``: as useful as ``well``, but not forgotten. No server can know without an audit.
 
-Full retraining is two trainings, as long as the first, of servers that never had the target. They differ in
-R-Acc by up to .03 and in ASR by up to .1 by chance, so ``well`` compares with the lower R-Acc and the higher
-ASR. Forgotten means, with a backdoor, an ASR at most .05 above that; without, that the calibrated losses of
-the target's examples and of unseen ones have an AUC at most three standard errors above retraining's, as an
-audit compares them. Verdicts of an audit would need 600 examples.
+Full retraining is five trainings, as long as the first, of servers that never had the target. They differ by
+chance: where two of them were the yardstick, a third ended well in 55 of 64 cells only. So ``well`` compares
+with the lowest R-Acc and the highest ASR of the five. Forgotten means, with a backdoor, an ASR at most .05
+above that; without, that the calibrated losses of the target's examples and of unseen ones have an AUC at
+most three standard errors above retraining's, as an audit compares them. Verdicts of an audit would need 600 examples.
 
 Code from before these calls may run it, too: there, ``default`` is ``fedosd``, and retraining gets the rounds
 of the training, or half of them as in README. ``rows.jsonl`` in the folder holds a line for each cell and
@@ -67,7 +68,7 @@ def arguments(cell: Cell, call: str) -> tuple[str | None, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the ends of a cell are measured by: the model before, and two full retrainings."""
+    """What the ends of a cell are measured by: the model before, and full retrainings."""
 
     cell: Cell
     target: fu.ClientData
@@ -77,11 +78,11 @@ class Ground:
 
     @classmethod
     def of(cls, cell: Cell, folder: Path) -> Ground:
-        """Train the cell in ``folder/trained``, and twice without its target."""
+        """Train the cell in ``folder/trained``, and five times without its target."""
         _, clients, target = build(cell)
         held = clients.pop(target)
         before = server(cell, {**clients, target: held}, folder / "trained" / "server").model
-        full = [server(cell, clients, folder / f"full-{n}", n).model for n in (2, 3)]
+        full = [server(cell, clients, folder / f"full-{n}", n).model for n in range(2, 7)]
         return cls(cell, held, clients, before, full)
 
     def row(self, call: str, forget: Callable[[], fu.Outcome], model: Callable[[], nn.Module]) -> Row:
@@ -157,9 +158,11 @@ def end(row: Row) -> str:
         return "raised"
     if row["failed"]:
         return "silent"
+    told = any("R-Acc" in each for each in row["warnings"])
+    if row["r_acc"] < row["before"] - WARNED - 1e-6 and not told:
+        return "silent"
     if row["r_acc"] < min(row["full"]) - BELOW:
-        # A server can compare with the model before, not with a retraining; an unrelated warning is none.
-        return "warned" if any("accura" in each or "R-Acc" in each for each in row["warnings"]) else "silent"
+        return "warned" if told else "below"
     return "well" if forgotten(row) else "remembers"
 
 
@@ -218,7 +221,7 @@ def ruined(row: Row) -> bool:
 def table(rows: Iterable[Row]) -> str:
     """What became of each call, in Markdown."""
     rows = list(rows)
-    ends = ("well", "raised", "silent", "warned", "remembers")
+    ends = ("well", "raised", "silent", "warned", "below", "remembers")
     heads = [
         "call",
         "cells",

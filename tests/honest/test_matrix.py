@@ -11,7 +11,7 @@ from honest.matrix import CALLS, Ground, line, matrix, ruined, run, table
 
 import fedunlearn as fu
 
-SIX = (7004, 7008, 7016, 7040, 7041, 7056)
+SIX = (8004, 8008, 8016, 8040, 8041, 8056)
 FOUR = [cell for cell in SIXTEEN if cell.model == "perceptron" and cell.clients == 4]
 
 

@@ -52,6 +52,8 @@ REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
 CHANCE = 0.05
 """An ASR up to which a backdoor does not work; retrained models reach as much."""
+LEFT = 0.1
+"""The share of an ASR that may be left."""
 MOVED = 0.1
 """The share by which a loss of the targets must change in unlearning."""
 UNTRIED = (
@@ -372,8 +374,7 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
     if "asr" in started and "asr" in now and max(started["asr"], now["asr"]) > CHANCE:
         if now["asr"] <= max(started["asr"] / 2, CHANCE):
             return ""
-        told = [metric("asr").text(value) for value in (now["asr"], started["asr"])]
-        return f"the targets' backdoor still works after {stage}: ASR {told[0]}, before {told[1]}"
+        return f"the targets' backdoor still works after {stage}: {_asr(started, now)}"
     if stage is not Stage.UNLEARNING or not guarded.helped:
         return None
     if "loss_target" in started and "loss_target" in now:
@@ -392,6 +393,22 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
             f"{now['train_loss_target']:.3g}, in the first round {first:.3g}"
         )
     return UNMEASURED
+
+
+def left_over(guarded: Guarded, metrics: Metrics) -> str:
+    """The part of a backdoor that is left in the final model, where a retrained one would hardly have it."""
+    started, now = guarded.started, starting(metrics)
+    if "asr" not in now or guarded.unmoved or not LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE:
+        return ""
+    return (
+        f"a part of the targets' backdoor still works: {_asr(started, now)}; use a method that retrains, or "
+        "more rounds of unlearning"
+    )
+
+
+def _asr(started: Mapping[str, float], now: Mapping[str, float]) -> str:
+    told = [metric("asr").text(value["asr"]) for value in (now, started)]
+    return f"ASR {told[0]}, before {told[1]}"
 
 
 def book(guarded: Guarded, asked: Iterable[ClientId], lost: Mapping[ClientId, Failure]) -> Guarded:

@@ -53,6 +53,7 @@ from .guards import (
     book,
     counts,
     finite_losses,
+    left_over,
     part,
     starting,
     stopped_badly,
@@ -568,6 +569,8 @@ class _Run:
             state = state.halt(Status.HARMED, lost)
         if state.status.failed:
             metrics = {**metrics, "status": state.status, "reason": state.reason}
+        elif told := left_over(guarded, metrics):
+            guarded = replace(guarded, events={**guarded.events, told: 1})
         return replace(progress, state=state, guarded=replace(guarded, worse=lost)), metrics
 
     def _ask(

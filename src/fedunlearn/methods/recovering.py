@@ -18,6 +18,8 @@ PLAIN = 2
 """The pace of ``train``."""
 SHORT = 10
 """Rounds below which there is no time for momentum."""
+FEW = 5
+"""Rounds in which the loss of plain averaging may double, as among a few clients that differ much."""
 RISE = 0.3
 """The share of the progress so far that may be lost again with momentum; without, all of it."""
 
@@ -43,9 +45,10 @@ class Course(NamedTuple):
         """Whether the loss rises, or has not fallen in a fifth (without momentum: half) of the rounds."""
         fast = PACES[int(self.pace)][0] > 0
         allowed = max(self.slack, (RISE if fast else 1.0) * (self.first - self.best))
-        patience = max(5, longest // (5 if fast else 2))
-        stuck = self.best > self.first - self.slack / 10
-        return not gap <= self.best + allowed or (self.counted >= patience and stuck)
+        sure = fast or self.counted >= FEW or not gap <= 10 * self.slack
+        rises = sure and not gap <= self.best + allowed
+        patience = max(FEW, longest // (5 if fast else 2))
+        return rises or (self.counted >= patience and self.best > self.first - self.slack / 10)
 
 
 @dataclass(frozen=True)
