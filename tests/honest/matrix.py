@@ -14,7 +14,8 @@ Full retraining is five trainings, as long as the first, of servers that never h
 chance: where two of them were the yardstick, a third ended well in 55 of 64 cells only. So ``well`` compares
 with the lowest R-Acc and the highest ASR of the five. Forgotten means, with a backdoor, an ASR at most .05
 above that; without, that the calibrated losses of the target's examples and of unseen ones have an AUC at
-most three standard errors above retraining's, as an audit compares them. Verdicts of an audit would need 600 examples.
+most three standard errors above retraining's, as an audit compares them. Verdicts of an audit would need 600
+examples.
 
 Code from before these calls may run it, too: there, ``default`` is ``fedosd``, and retraining gets the rounds
 of the training, or half of them as in README. ``rows.jsonl`` in the folder holds a line for each cell and
