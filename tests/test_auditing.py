@@ -421,7 +421,7 @@ def test_a_server_audits_its_last_request(tmp_path):
     server = fu.Server(
         network(), world(), folder=tmp_path, training=fu.LocalTraining(batch_size=62), workers=1
     )
-    with pytest.raises(fu.FedUnlearnError, match="nothing has been forgotten yet"):
+    with pytest.raises(fu.FedUnlearnError, match="there is no request to audit"):
         server.audit()
     server.train(15, 0.3)
     rows = {f"retrain {n}": {"method": "retrain", "rounds": 15, "number": n} for n in (1, 2)}
@@ -481,7 +481,7 @@ def test_what_an_exact_method_guarantees_comes_before_the_verdict(exact):
 def test_a_server_that_did_not_train_the_model_asks_for_the_retrained_one(tmp_path):
     server = fu.Server(network(), world(), folder=tmp_path, workers=1)
     server.forget("site-0", "finetune", fu.Schedule(1, 0.01, 1, 0.01))
-    with pytest.raises(fu.FedUnlearnError, match=r"nobody knows how long a retraining takes: give audit"):
+    with pytest.raises(fu.FedUnlearnError, match=r"nobody knows how long a retraining takes: train two"):
         server.audit()
     assert server.audit(retrained(3)).verdict is not None
 

@@ -40,6 +40,8 @@ def check_options(what: str, make: Callable[..., Any], options: Mapping[str, Any
             hint = did_you_mean(option, known) if known else "; it has none"
             if option in (parameter.name for parameter in parameters):
                 hint = f": give the parameter {option!r} a default value, which makes it one"
+            if option in ("rounds", "lr"):
+                hint = ": rounds and rates of both stages are stated in schedule=Schedule(…)"
             raise FedUnlearnError(f"{what} has no option {option!r}{hint}")
         if not _in_range(value):
             raise FedUnlearnError(

@@ -453,6 +453,7 @@ class Server:
         model in each, for ``knot``; more than one of ``slices`` lets their clients join one slice after the
         other, for ``sisa``.
         """
+        require_count("rounds", rounds, 1)
         kinds = sorted_kinds(history)
         phase = (
             SlicedPretraining(rounds, lr, shards=clusters, slices=slices)
@@ -477,6 +478,13 @@ class Server:
         if outcome.status.failed:
             raise FedUnlearnError(outcome.reason)
         _warn(outcome)
+        accuracy = [float(row["r_acc"]) for row in outcome.metrics if "r_acc" in row]
+        if accuracy and not self._rounds and accuracy[-1] <= accuracy[0]:
+            warnings.warn(
+                f"training has not made the model better (accuracy {accuracy[-1]:.3f}, before "
+                f"{accuracy[0]:.3f}): lower the rate (now {lr:g}), scale the inputs, or check the labels",
+                stacklevel=2,
+            )
         self._complete("train", (), place, outcome.state)
         return outcome
 
@@ -522,6 +530,8 @@ class Server:
                 return self._way(named, method, schedule, options, *settings)
 
             place = self._recorded("forget", named, lambda: self._plan(named, way()))
+            if place is None:
+                self._warn_of_other_data(named)
             outcome, place = self._answer(named, way(), gone, repeats=place)
             if outcome.status.failed:
                 raise ForgettingFailed(outcome)
@@ -535,6 +545,8 @@ class Server:
         require_type(isinstance(client, str), "client", client, "give the name of a client")
         if self._recorded("rejoin", (client,), dict) is None and client not in self.forgotten:
             raise FedUnlearnError(f"client {client!r} has not been forgotten here, so it need not join anew")
+        if self._federation is None and client not in self._data:
+            warnings.warn(f"{client!r} joins anew without data here: give Server its data", stacklevel=2)
         self._complete("rejoin", (client,))
 
     def _way(
@@ -592,6 +604,10 @@ class Server:
                     )
                 if way.unknown:
                     warnings.warn(way.unknown, stacklevel=3)
+                if self._gone and not members:
+                    there = ", ".join(self.clients[:20])
+                    LOG.warning("nobody knows whether %s took part: present are %s", ", ".join(named), there)
+                LOG.info("targets: %s; retained: %d clients", ", ".join(named), len(request.retained))
             return self._try(named, way, f"forget-{_slug('-'.join(named))}-{_slug(method)}", **options)
         finally:
             self._gone = ()
@@ -633,6 +649,8 @@ class Server:
                 self._phases(named, way)  # refuses before the first row runs
                 ways[row] = way
             folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
+            for told in sorted({way.unknown for way in ways.values()} - {""}):
+                warnings.warn(told, stacklevel=2)
             for row, way in ways.items():
                 outcome, _ = outcomes[row], _ = self._try(named, way, f"{folder}/{_slug(row)}")
                 if outcome.status.failed:
@@ -653,7 +671,7 @@ class Server:
 
         if self._last is None:
             raise FedUnlearnError(
-                "nothing has been forgotten yet, so there is nothing to audit: forget first"
+                "there is no request to audit: nothing has been forgotten, or who was has joined anew"
             )
         targets, earlier, place, method = self._last
         before = copy.copy(self)
@@ -662,11 +680,15 @@ class Server:
             parts = {
                 part.partition("#")[0]: self._examples[part] for part in targets if part in self._examples
             }
-            if parts and sum(map(len, parts.values())) < 2:
-                raise FedUnlearnError(
-                    "one forgotten example is too few to test: an audit needs two at least, and several "
-                    "hundred for a verdict"
-                )
+            held = divided(self._data, self._examples)
+            for target in held.keys() & {*targets}:
+                unseen = held[target].evaluations
+                sets = held[target].train, unseen.get("audit", unseen.get("test", held[target].train))
+                if least := [n for n in map(holdings.size, sets) if n < 2]:
+                    raise FedUnlearnError(
+                        f"{target} holds {least[0]} forgotten or unseen examples, and an audit needs two of "
+                        "each at least, and 600 for a verdict"
+                    )
             retrained, again = before._retrained(None if parts else targets, parts or None)
         asked = (*self.clients, *targets)
         with self._engine(asked) as federation:
@@ -703,8 +725,8 @@ class Server:
         """Two models trained without the targets, as long as the present one."""
         if not self._rounds:
             raise FedUnlearnError(
-                "this server has not trained the model, so nobody knows how long a retraining takes: give "
-                "audit a model that was trained as long without the targets, see Server.compare"
+                "this server has not trained the model, so nobody knows how long a retraining takes: train "
+                "two modules without the targets, and call server.audit(module, again=other)"
             )
         rows = {f"retrain {n}": {"method": "retrain", "rounds": self._rounds, "number": n} for n in (2, 3)}
         made = [*self.compare(targets, rows, examples=examples).values()]
@@ -851,6 +873,14 @@ class Server:
                 f"repeated them all, server.model may be one that still knows {', '.join(later)}",
                 stacklevel=3,
             )
+        later_on = [each for each in self._journal[self._steps :] if each["kind"] == "rejoin"]
+        rejoined = {client for each in later_on for client in each["targets"]}
+        if kind == "forget" and (again := sorted(rejoined & {*targets})):
+            warnings.warn(
+                f"this call repeats {place.name}, from before {', '.join(again)} joined anew, and makes no "
+                "new request: to forget them now, let forget be the first call of a new process",
+                stacklevel=3,
+            )
         return place
 
     def _complete(
@@ -905,11 +935,28 @@ class Server:
             self._trained = (self._trained and self._trained | heard).difference(targets)
         self.state = State(state.params, buffers=state.buffers)
 
+    def _warn_of_other_data(self, targets: tuple[ClientId, ...]) -> None:
+        trained = [entry["step"] for entry in self._journal if entry["kind"] == "train"]
+        if not trained:
+            return
+        known = record.read_json(self._folder / trained[-1] / "experiment.json")["data"]["sha256"]
+        held = self._data, divided(self._data, self._examples)
+        for target in known.keys() & held[0].keys() & {*targets}:
+            if known[target] not in [holdings.digest(each[target].train) for each in held]:
+                warnings.warn(
+                    f"the training data of {target} is not that of {trained[-1]}: forgetting is measured and "
+                    "audited on examples that the model may not have seen",
+                    stacklevel=3,
+                )
+
     def _request(self, clients: tuple[ClientId, ...], targets: tuple[ClientId, ...]) -> Request:
         for target in targets:
             whole = target.partition("#")[0] if target in self._named else target
             for what in {target, whole}.intersection(self.forgotten):
-                raise FedUnlearnError(f"client {what!r} has been forgotten already: name another")
+                told = (
+                    "name another" if target == whole else "these examples are gone: leave this request out"
+                )
+                raise FedUnlearnError(f"client {what!r} has been forgotten already: {told}")
             known = {*clients, *self._took_part}
             if target not in known and (self._federation is None or self._took_part):
                 raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}")

@@ -228,7 +228,7 @@ def test_a_stop_by_guards_is_told_at_once_with_what_is_left(caplog):
     events = start(), event(0, 1), ended(0, 2), ended(1, 2, Status.RUNNING, reason="")
     told = (
         f"stopped by guards: {STOP}. The request may fail: 3 more rounds will show. Let them run, or "
-        "stop now (Ctrl-C, flwr stop)"
+        "stop now (Ctrl-C)"
     )
     lines = plain(*events, seconds=10.0)
     assert lines.index(told) == 3

@@ -17,7 +17,7 @@ from fedunlearn import Guards, Outcome, Status
 from fedunlearn.core import ClientId, Metrics, Stage
 from fedunlearn.driver.probes import FinishedRound
 
-SEEDS = range(1, 6)
+SEEDS = range(1, 11)
 ROUNDS = 20
 """Exchanges of training before post-training."""
 TARGET_KINDS = {

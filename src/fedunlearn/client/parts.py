@@ -23,12 +23,15 @@ def parts_of(examples: Mapping[ClientId, Any], clients: Mapping[ClientId, Client
     for client, given in examples.items():
         known = f"a client that holds data here{did_you_mean(str(client), clients)}"
         require(client in clients and "#" not in client, "name in examples", client, known)
-        count, rows = size(own_examples(clients[client])), np.asarray(given, dtype=object).ravel().tolist()
+        count, listed = size(own_examples(clients[client])), np.asarray(given, dtype=object)
+        rows = listed.ravel().tolist()
+        one = listed.ndim > 0 and listed.size == max(listed.shape)  # mask.nonzero() has the shape (n, 1)
         whole = all(isinstance(row, int | np.integer) and type(row) is not bool for row in rows)
-        if not rows or not whole or len({*rows}) < len(rows) or not 0 <= min(rows) <= max(rows) < count:
+        fine = rows and one and whole and len({*rows}) == len(rows)
+        if not fine or not 0 <= min(rows) <= max(rows) < count:
             raise FedUnlearnError(
                 f"examples of {client!r}: give a list of different whole numbers from 0 to {count - 1}, the "
-                "positions in its training data (those of a mask are mask.nonzero())"
+                "positions in its training data (those of a mask with one value a row are mask.nonzero())"
             )
         positions = tuple(sorted(map(int, rows)))
         parts[f"{client}#forget-{hashes.fingerprint(positions)[:6]}"] = positions

@@ -27,7 +27,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     Another number is no misspelling: where numbers were given, the suggestion has the same ones.
     """
     names, given = sorted(known), str(name)
-    close = get_close_matches(given, names, n=1, cutoff=0.5)
+    close = get_close_matches(given, names, n=1, cutoff=0.5) or get_close_matches(given.lower(), names, n=1)
     if close and (_numbers(close[0]) == _numbers(given) or not _numbers(given)):
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""

@@ -302,9 +302,12 @@ class _Run:
         return measures, measured_in_vain(sent, replies)
 
     def absurd(self, progress: Progress, metrics: Metrics, in_vain: bool) -> str:
-        """What shows that a model is none, if so: no finite loss, or one that left all measure."""
+        """What shows that a model is none, if so: no finite loss, or one out of measure in real use."""
         if in_vain:
             return "no loss that clients measured is finite"
+        used = self.guards is not None or self.floor is not None
+        if not used and self.phases[progress.phase].stage is not Stage.PRETRAINING:
+            return ""  # an experiment may go through large losses
         for key in ("loss_retained", "train_loss_retained"):
             now, first = float(metrics.get(key, 0)), progress.guarded.started.get(key, 0.0)
             if now > ABSURD * max(1.0, first):
@@ -732,7 +735,7 @@ def _learning(phase: Phase, after: State, guarded: Guarded, metrics: Metrics) ->
         return guarded
     told = (
         f"the training loss has not fallen in the first {tried} rounds ({float(now):.3g}, in the first "
-        f"{first:.3g}): check the labels, or train at another learning rate than {phase.lr:g}"
+        f"{first:.3g}): check the labels, scale the inputs, or train at another rate than {phase.lr:g}"
     )
     LOG.warning(told)
     return replace(guarded, events={**guarded.events, told: 1})

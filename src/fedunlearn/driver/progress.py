@@ -51,7 +51,5 @@ def trouble(event: Event) -> str:
     if not state.reason or state.reason not in progress.guarded.stopped:
         return ""
     left = sum(later.rounds for later in event.phases[progress.phase + 1 :])
-    then = (
-        f". The request may fail: {left} more rounds will show. Let them run, or stop now (Ctrl-C, flwr stop)"
-    )
+    then = f". The request may fail: {left} more rounds will show. Let them run, or stop now (Ctrl-C)"
     return f"stopped by guards: {state.reason}{then if left else ''}"

@@ -137,7 +137,8 @@ def exact_sentence(method: str) -> str:
     """Say what an exact method guarantees by itself; nothing of any other."""
     sentence = (
         f"This model never saw the data that was to be forgotten: {method} is exact, it trains a new model "
-        "without them. Tests only check that, and can be inconclusive for want of examples."
+        "without them. Tests only check that: they can be inconclusive for want of examples, and "
+        "over-forgotten means chance or too few rounds."
     )
     return sentence if method in EXACT else ""
 

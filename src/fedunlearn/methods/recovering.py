@@ -105,8 +105,8 @@ class RecoveringAveraging(FreshAveraging):
             rates = f"from {self.lr:g} down to {PACES[-1][1] * self.lr:g}"
             return state.halt(
                 Status.DIVERGED,
-                f"the retained clients' training loss does not fall at any rate {rates}: check their data, "
-                "or state rounds and a learning rate",
+                f"the retained clients' training loss does not fall at any rate {rates}: scale the "
+                "inputs, check the data, or state rounds and a learning rate",
             )
         best = state.memory.get("best", state.params)
         back = course._replace(pace=course.pace + 1, counted=course.kept)
@@ -117,7 +117,8 @@ class RecoveringAveraging(FreshAveraging):
         course = course._replace(counted=course.counted + 1, left=max(0.0, course.left - 1))
         rest = self.longest - course.counted
         if rest <= 0 or (course.tail and not course.left):
-            return _on(state, course).halt(Status.CONVERGED, self._said(state, course, gap))
+            status = Status.CONVERGED if gap <= 0 else Status.DONE
+            return _on(state, course).halt(status, self._said(state, course, gap))
         shortest = math.ceil(self.longest / (5 if PACES[int(course.pace)][0] else 10))
         if not (course.tail or math.isnan(gap)) and (gap <= 0 or rest <= shortest):
             wanted = max(3, course.counted // 2, self.longest // 2 - course.counted)

@@ -121,6 +121,7 @@ def judge(finished: Finished) -> Judgement:
         for row, runs in finished.items()
         if row in memories and all(run.method == "retrain" for run in runs)
     ]
+    references.sort(key=lambda row: row != "retrain")
     return Judgement(memories, memories[references[0]].end if references else None, references)
 
 
@@ -131,7 +132,8 @@ def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
     if retrained is None:
         return False
     same = SAME if memory.metric.unit == "share" else SAME * max(abs(memory.before), abs(retrained))
-    return abs(memory.before - retrained) <= same
+    more = memory.before - retrained
+    return (-more if "loss" in memory.metric.key else more) <= same
 
 
 def relapsed(memory: Memory, retrained: float | None = None) -> bool:
