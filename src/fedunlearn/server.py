@@ -53,6 +53,7 @@ from .core.history import sorted_kinds
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Guards, Participation, StopRule, log_rounds, unlearn
+from .driver.guards import FLOOR
 from .driver.rehearsal import asked
 from .driver.stopping import require_rules
 from .engines import Sequential, join, simulate
@@ -100,10 +101,6 @@ def fresh_model(model: nn.Module, build: Callable[[], nn.Module] | None, seed: i
         torch.default_generator.manual_seed(derive("model", seed, purpose))
         module = build() if build is not None else _reset(model)
     return State(vectors.flatten(module), buffers=vectors.buffers(module))
-
-
-FLOOR = 0.1
-"""How much the accuracy of the retained clients may fall in a request, unless the caller allows more."""
 
 
 class ForgettingFailed(FedUnlearnError):

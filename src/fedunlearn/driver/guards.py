@@ -47,7 +47,7 @@ VETO = 7.0
 IN_A_ROW = 3
 """Steps of post-training that are left out before it ends."""
 FLOOR = 0.1
-"""R-Acc that retained clients may lose in a run that the guards have shortened."""
+"""R-Acc that retained clients may lose in a request, unless the caller says otherwise."""
 REMEMBERED = 10_000
 """Number of earlier updates that are remembered by their digests."""
 CHANCE = 0.05
