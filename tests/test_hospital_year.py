@@ -368,3 +368,42 @@ def test_a_killed_process_is_continued_by_another(tmp_path, number):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert work(tmp_path / "killed") == work(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings(
+    "ignore:train continues from the last step", "ignore:this script repeats the steps"
+)
+def test_a_withdrawal_after_joining_anew_is_a_request_of_its_own(folder):
+    server(folder, seed=None).rejoin("geneva")
+    ours = server(folder)
+    ours.train(4, 0.1, history=["norms"])
+    with pytest.warns(UserWarning, match="repeats 1-forget-geneva-fedosd, from before geneva joined anew"):
+        ours.forget("geneva", "fedosd", SHORT)
+    assert server(folder).forgotten == ()
+    server(folder).train(2, 0.1, history=["norms"])
+    server(folder, seed=None).forget("geneva", "fedosd", SHORT)
+    assert server(folder).forgotten == ("geneva",)
+
+
+def test_who_joins_anew_is_not_audited_and_needs_data(folder):
+    ours = server(folder, seed=None)
+    ours.rejoin("geneva")
+    with pytest.raises(fu.FedUnlearnError, match="or who was has joined anew"):
+        ours.audit()
+    left = {name: data for name, data in hospitals().items() if name != "basel"}
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    others = fu.Server(model, left, folder=folder, training=fu.LocalTraining(batch_size=10), workers=1)
+    others.forgotten = ("basel",)
+    with pytest.warns(UserWarning, match="'basel' joins anew without data here"):
+        others.rejoin("basel")
+
+
+def test_a_target_with_other_data_than_it_trained_with_is_told_of(january, tmp_path):
+    folder = Path(shutil.copytree(january, tmp_path / "hospital"))
+    with pytest.warns(UserWarning, match="the training data of basel is not that of 0-train"):
+        server(folder, seed=None, basel=45).forget("basel", "fedosd", SHORT)
+
+
+def test_a_training_that_does_not_help_is_told_of(tmp_path):
+    with pytest.warns(UserWarning, match="training has not made the model better"):
+        server(tmp_path).train(1, 1e-12)
