@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from audits import TARGET
+from folders import edit
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import collect, read_evidence, read_run, write_markdown_page, write_report
@@ -69,6 +70,16 @@ def test_markdown_tells_the_same(audited):
     after = write_markdown_page(read_run(audited)).read_text()
     assert "Is it forgotten?" not in after
     assert f"{title}\n\n{rest}".startswith(after)
+
+
+def test_a_file_with_a_field_that_is_gone_says_the_same(audited):
+    """Findings had a slack, for scores that were counted in bins."""
+    path = audited / "evidence.json"
+    now, values = read_evidence(audited), json.loads(path.read_text())
+    for target in values["targets"].values():
+        target["finding"]["slack"] = 0.0
+    edit(audited, {path.name: json.dumps(values)})
+    assert read_evidence(audited).targets == now.targets
 
 
 def test_measures_stand_beside_those_of_the_other_models(audited):
