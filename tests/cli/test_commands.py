@@ -117,10 +117,8 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, here, small, tmp_p
         "experiment.json",
         "outcome.json",
         "model.safetensors",
-        "report.md",
         "report.html",
         "curves.svg",
-        "curves.png",
     }
     config = json.loads((folder / "experiment.json").read_text())
     assert (config["seed"], config["unlearning"]["rounds"]) == (2, 1)
@@ -129,7 +127,7 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, here, small, tmp_p
         "unlearned",
         "post-trained",
         "R-Acc",
-        "runs/small-seed=2-unlearning.rounds=1/curves.png",
+        "runs/small-seed=2-unlearning.rounds=1/curves.svg",
     ):
         assert words in result.stdout
     assert "\x1b" not in result.stdout
@@ -180,4 +178,4 @@ def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(
     result = apart("run", small)
     assert result.returncode == 0, result.stderr
     assert "fedunlearn[report]" in result.stdout
-    assert (tmp_path / "runs/small/report.md").exists()
+    assert (tmp_path / "runs/small/outcome.json").exists()

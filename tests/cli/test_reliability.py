@@ -107,11 +107,11 @@ def test_ctrl_c_while_the_program_starts_is_one_sentence(environment, small, tmp
 def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp_path):
     assert here("run", small, "--out", "run").returncode == 0
     assert "is finished" in refused_here("run", small, "--out", "run")
-    for leftover in ("report.md", "curves.png"):
+    for leftover in ("report.html", "curves.svg"):
         (tmp_path / "run" / leftover).unlink()
     assert "post-trained" in here("resume", "run").stdout
-    assert (tmp_path / "run/report.md").exists()
-    assert (tmp_path / "run/curves.png").exists()
+    assert (tmp_path / "run/report.html").exists()
+    assert (tmp_path / "run/curves.svg").exists()
     drop(tmp_path / "run", "omega0.safetensors")
     asked = (tmp_path / "run/experiment.json").read_text()
     assert "another configuration" in refused_here("run", small, "seed=9", "--out", "run")

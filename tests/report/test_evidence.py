@@ -13,7 +13,7 @@ from audits import TARGET
 from folders import edit
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.report import collect, read_evidence, read_run, write_markdown_page, write_report
+from fedunlearn.report import collect, read_evidence, read_run, write_report
 from fedunlearn.report.account import WORDS
 from fedunlearn.report.evidence import Relearned
 from fedunlearn.report.html.evidence import rows_evidence, run_evidence
@@ -57,19 +57,6 @@ def test_an_auditor_reads_the_verdict_first(audited, tmp_path):
     for how in evidence.models.values():
         assert how["sha256"] in text
     assert "within ±0.05 and the same test finds the target in ω⁰" in text
-
-
-def test_markdown_tells_the_same(audited):
-    before = write_markdown_page(read_run(audited)).read_text()
-    for part in PARTS:
-        assert f"### {part}\n" in before
-    title, verdict, rest = before.split("\n\n", 2)
-    assert verdict.startswith("**UNDER. Too little is forgotten")
-    assert "unseen examples were compared." in before
-    (audited / "evidence.json").unlink()
-    after = write_markdown_page(read_run(audited)).read_text()
-    assert "Is it forgotten?" not in after
-    assert f"{title}\n\n{rest}".startswith(after)
 
 
 def test_a_file_with_a_field_that_is_gone_says_the_same(audited):

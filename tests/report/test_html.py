@@ -26,7 +26,6 @@ from fedunlearn.report import (
     round_table,
     stage_table,
     verdict,
-    write_markdown_page,
     write_report,
 )
 from fedunlearn.report import html as module
@@ -405,7 +404,6 @@ def test_everything_that_is_shown_of_a_comparison_is_read_once(read, tmp_path, c
     (run, *_) = found.runs
     stage_table(run)
     verdict(run)
-    write_markdown_page(run)
     curves(run)
     assert sorted(read) == sorted(path.parent for path in comparison.rglob("metrics.jsonl"))
 

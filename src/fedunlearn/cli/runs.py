@@ -153,7 +153,7 @@ def _carry_out(
 def _print_result(folder: Path) -> None:
     """The result of a finished run: table, verdict, curves and report, from its files."""
     from ..core import FedUnlearnError
-    from ..report import collect, stage_table, verdict, write_markdown_page
+    from ..report import collect, stage_table, verdict
 
     found = collect([folder])
     (run,) = found.runs
@@ -163,10 +163,9 @@ def _print_result(folder: Path) -> None:
     try:
         from ..report.figures import curves
 
-        out.print(f"curves  {'  '.join(str(path) for path in curves(run))}", soft_wrap=True)
+        out.print(f"curves  {curves(run)}", soft_wrap=True)
     except FedUnlearnError as error:
         print_text(f"curves  none: {error}")
-    out.print(f"report  {write_markdown_page(run)}", soft_wrap=True)
     write_html(found, folder)
 
 
