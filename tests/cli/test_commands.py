@@ -11,7 +11,8 @@ import pytest
 import typer
 from rich.text import Text
 
-from fedunlearn.cli.commands import app
+from fedunlearn.cli.commands import COMMANDS, app
+from fedunlearn.cli.help import Group
 
 
 def test_version(fedunlearn):
@@ -31,17 +32,40 @@ def test_help(here, words):
         assert "Example: fedunlearn" in result.stdout
 
 
-def test_no_word_of_the_help_is_taken_for_markup():
-    pending: list[typer.core.TyperCommand | typer.core.TyperGroup] = [typer.main.get_command(app)]
-    seen = 0
+def every_command() -> dict[tuple[str, ...], typer.core.TyperCommand]:
+    """Every command by the words that call it."""
+    pending = [((), typer.main.get_command(app))]
+    found = {}
     while pending:
-        command = pending.pop()
-        pending += getattr(command, "commands", {}).values()
+        words, command = pending.pop()
+        inner = getattr(command, "commands", {})
+        pending += [((*words, name), each) for name, each in inner.items()]
+        if not inner:
+            found[words] = command
+    return found
+
+
+def test_no_word_of_the_help_is_taken_for_markup():
+    for words, command in every_command().items():
         for parameter in command.params:
-            said = getattr(parameter, "help", None) or ""
-            assert Text.from_markup(said).plain == said, f"{command.name}: {parameter.name}"
-            seen += bool(said)
-    assert seen > 20
+            assert Text.from_markup(parameter.help).plain == parameter.help, f"{words}: {parameter.name}"
+
+
+@pytest.mark.parametrize("words", every_command(), ids=" ".join)
+def test_the_help_explains_every_argument_and_option(here, words):
+    shown = " ".join(here(*words, "--help").stdout.replace("│", " ").split())
+    for parameter in every_command()[words].params:
+        assert parameter.help, parameter.name
+        assert parameter.help in shown
+
+
+def test_the_help_lists_every_command_in_its_group(here):
+    _, *panels = re.split(r"╭─ ", here("--help").stdout)
+    listed = {panel.partition(" ─")[0]: re.findall(r"^│ ([a-z-]+) ", panel, re.MULTILINE) for panel in panels}
+    assert [*listed][1:] == [*Group]
+    expected = {group: [work.__name__.replace("_", "-") for work in each] for group, each in COMMANDS.items()}
+    expected[Group.CATALOGUE].append("data")
+    assert {group: listed[group] for group in Group} == expected
 
 
 def test_without_a_command_comes_the_help(here):

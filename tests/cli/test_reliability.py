@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -102,6 +103,14 @@ def test_ctrl_c_while_the_program_starts_is_one_sentence(environment, small, tmp
     )
     assert (result.returncode, result.stderr) == (130, "fedunlearn: interrupted\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_suggested_command_can_be_pasted(refused_here, here, small, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "it's  mine")
+    suggested = refused_here("run", small, "--out", "it's  mine").partition("with: ")[2]
+    program, *words = shlex.split(suggested)
+    assert (program, words) == ("fedunlearn", ["resume", "it's  mine"])
+    assert here(*words).returncode == 0
 
 
 def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeAlias
 
 from ..auditing import Evidence, audit
@@ -248,7 +249,7 @@ def finished_experiment(folder: Path) -> Experiment:
     if not finished(folder):
         raise FedUnlearnError(
             f"the run in {folder} has not ended, so there is no model to audit: finish it with "
-            f"fedunlearn resume {folder}"
+            f"fedunlearn resume {quote(str(folder))}"
         )
     return experiment
 
