@@ -27,6 +27,7 @@ from ..record import (
     read_metrics,
     read_outcome,
     read_state,
+    require_listed,
 )
 from ..relearning import EXAMPLES, relearn
 from ..running import finished
@@ -146,6 +147,7 @@ def standard(
     require_count("relearn", relearn)
     require_count("twins", twins or 0)
     experiment = finished_experiment(folder)
+    require_listed(folder)  # before anything is trained: the evidence will be written there
     if again is not None and against is None:
         raise FedUnlearnError("a second retraining is named without a first: name the first, too")
     retrained = {
