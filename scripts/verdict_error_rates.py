@@ -12,8 +12,7 @@ their AUC is 0.5.
 Calibrated losses of real models have longer tails, but an AUC and its DeLong variance depend on ranks alone:
 a rising function of the numbers leaves the table as it is. Another form of memory does not, so two rows
 remember a tenth or a fifth of the forgotten examples strongly instead of all of them slightly, with the same
-AUC. Rows with bins use joint histograms of the numbers on the scale of losses, and widen the intervals by the
-bound.
+AUC.
 
 The verdict is the product's own, ``fedunlearn.evidence.decide``, with its power gate, but without a minimum
 of examples. Rows with equal sizes and AUC use the same random numbers.
@@ -30,16 +29,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunlearn.evidence import (
-    DIFFERENCE_EDGES,
-    Paired,
-    Scores,
-    Verdict,
-    decide,
-    joint_histogram,
-    paired_auc,
-    paired_binned_auc,
-)
+from fedunlearn.evidence import Paired, Scores, Verdict, decide, paired_auc
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,6 @@ class World:
     memorised: float = 1.0
     """The share of forgotten examples that the model remembers."""
     margin: float = 0.05
-    binned: bool = False
     retrainings: int = 1
     """The AUC of two is their mean."""
 
@@ -80,8 +69,7 @@ def simulate(world: World, simulations: int, seed: int) -> Rates:
         unseen = _draw(rng, world.unseen, world.correlation, rows)
         forgotten[0] -= shift * remembered
         forgotten[2] -= before
-        compare = _binned if world.binned else _exact
-        model, original = compare(forgotten, unseen, 0), compare(forgotten, unseen, 2)
+        model, original = _compare(forgotten, unseen, 0), _compare(forgotten, unseen, 2)
         found = decide(model, original, margin=world.margin, minimum=0)
         assert found.verdict is not None
         assert found.difference_interval is not None
@@ -96,17 +84,8 @@ def _draw(rng: np.random.Generator, size: int, correlation: float, rows: int) ->
     return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
 
 
-def _exact(forgotten: NDArray[np.float64], unseen: NDArray[np.float64], row: int) -> Paired:
+def _compare(forgotten: NDArray[np.float64], unseen: NDArray[np.float64], row: int) -> Paired:
     return paired_auc(*(Scores(forgotten[each], unseen[each]) for each in (row, 1, *range(3, len(unseen)))))
-
-
-def _binned(forgotten: NDArray[np.float64], unseen: NDArray[np.float64], row: int) -> Paired:
-    # The scale of real differences of losses: most between 0.01 and 1, some of several units.
-    def counts(of: NDArray[np.float64]) -> NDArray[np.int64]:
-        scaled = np.sinh(1.5 * of) / 4
-        return joint_histogram(scaled[row], scaled[1], DIFFERENCE_EDGES)
-
-    return paired_binned_auc(counts(forgotten), counts(unseen))
 
 
 def _shift(auc: float, share: float) -> float:
@@ -123,7 +102,6 @@ WORLDS = [
     *(World(600, 600, auc, correlation=rho) for rho in (0.0, 0.8) for auc in (0.50, 0.55, 0.60)),
     *(World(600, 5000, auc) for auc in (0.50, 0.55, 0.60)),
     *(World(600, 600, auc, memorised=0.1 if auc == 0.52 else 0.2) for auc in (0.52, 0.55)),
-    *(World(600, 600, auc, binned=True) for auc in (0.50, 0.55, 0.60)),
     *(World(60, 500, auc) for auc in (0.50, 0.60)),
     *(World(600, 600, 0.50, original=original) for original in (0.50, 0.52, 0.55)),
     *(World(5000, 5000, auc, margin=0.02) for auc in (0.50, 0.52)),
@@ -132,7 +110,7 @@ WORLDS = [
 
 def table(simulations: int, seed: int, worlds: list[World] = WORLDS) -> str:
     """The rates as a Markdown table, in percent."""
-    head = ["n_u", "n_h", "AUC", "ω⁰", "ρ", "remembered", "margin", "bins", "retrained"]
+    head = ["n_u", "n_h", "AUC", "ω⁰", "ρ", "remembered", "margin", "retrained"]
     titles = [*head, *(str(verdict) for verdict in Verdict), "covered"]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for world in worlds:
@@ -145,7 +123,6 @@ def table(simulations: int, seed: int, worlds: list[World] = WORLDS) -> str:
             f"{world.correlation:g}",
             f"{world.memorised:.0%}",
             f"{world.margin:g}",
-            "yes" if world.binned else "no",
             f"{world.retrainings}",
             *(f"{100 * rates.verdicts[verdict]:.1f}" for verdict in Verdict),
             f"{100 * rates.covered:.1f}",

@@ -1,4 +1,4 @@
-"""Run folders as an earlier version wrote them, or as somebody edited them by hand."""
+"""Run folders without manifests, or as somebody edited them by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedunlearn.record.manifest import OWNER
 
 
 def forget_manifest(folder: Path) -> None:
-    """Makes a folder, and those in it, one that was written before there were manifests."""
+    """Makes a folder, and those in it, one that never had a manifest."""
     for path in folder.rglob("*.safetensors"):
         tensors, metadata = read_tensors(path)
         metadata.pop(OWNER, None)

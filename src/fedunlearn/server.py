@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -713,7 +714,9 @@ class Server:
         try:
             files.append(str(write_report(collect([place]), place / "report.html")))
         except FedUnlearnError as error:
-            warnings.warn(f"no page is written ({error}); then: fedunlearn report {place}", stacklevel=2)
+            warnings.warn(
+                f"no page is written ({error}); then: fedunlearn report {quote(str(place))}", stacklevel=2
+            )
         return replace(found, files=tuple(files))
 
     def _retrained(

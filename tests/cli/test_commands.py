@@ -11,7 +11,8 @@ import pytest
 import typer
 from rich.text import Text
 
-from fedunlearn.cli.commands import app
+from fedunlearn.cli.commands import COMMANDS, app
+from fedunlearn.cli.help import Group
 
 
 def test_version(fedunlearn):
@@ -31,17 +32,40 @@ def test_help(here, words):
         assert "Example: fedunlearn" in result.stdout
 
 
-def test_no_word_of_the_help_is_taken_for_markup():
-    pending: list[typer.core.TyperCommand | typer.core.TyperGroup] = [typer.main.get_command(app)]
-    seen = 0
+def every_command() -> dict[tuple[str, ...], typer.core.TyperCommand]:
+    """Every command by the words that call it."""
+    pending = [((), typer.main.get_command(app))]
+    found = {}
     while pending:
-        command = pending.pop()
-        pending += getattr(command, "commands", {}).values()
+        words, command = pending.pop()
+        inner = getattr(command, "commands", {})
+        pending += [((*words, name), each) for name, each in inner.items()]
+        if not inner:
+            found[words] = command
+    return found
+
+
+def test_no_word_of_the_help_is_taken_for_markup():
+    for words, command in every_command().items():
         for parameter in command.params:
-            said = getattr(parameter, "help", None) or ""
-            assert Text.from_markup(said).plain == said, f"{command.name}: {parameter.name}"
-            seen += bool(said)
-    assert seen > 20
+            assert Text.from_markup(parameter.help).plain == parameter.help, f"{words}: {parameter.name}"
+
+
+@pytest.mark.parametrize("words", every_command(), ids=" ".join)
+def test_the_help_explains_every_argument_and_option(here, words):
+    shown = " ".join(here(*words, "--help").stdout.replace("│", " ").split())
+    for parameter in every_command()[words].params:
+        assert parameter.help, parameter.name
+        assert parameter.help in shown
+
+
+def test_the_help_lists_every_command_in_its_group(here):
+    _, *panels = re.split(r"╭─ ", here("--help").stdout)
+    listed = {panel.partition(" ─")[0]: re.findall(r"^│ ([a-z-]+) ", panel, re.MULTILINE) for panel in panels}
+    assert [*listed][1:] == [*Group]
+    expected = {group: [work.__name__.replace("_", "-") for work in each] for group, each in COMMANDS.items()}
+    expected[Group.CATALOGUE].append("data")
+    assert {group: listed[group] for group in Group} == expected
 
 
 def test_without_a_command_comes_the_help(here):
@@ -117,10 +141,8 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, here, small, tmp_p
         "experiment.json",
         "outcome.json",
         "model.safetensors",
-        "report.md",
         "report.html",
         "curves.svg",
-        "curves.png",
     }
     config = json.loads((folder / "experiment.json").read_text())
     assert (config["seed"], config["unlearning"]["rounds"]) == (2, 1)
@@ -129,7 +151,7 @@ def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, here, small, tmp_p
         "unlearned",
         "post-trained",
         "R-Acc",
-        "runs/small-seed=2-unlearning.rounds=1/curves.png",
+        "runs/small-seed=2-unlearning.rounds=1/curves.svg",
     ):
         assert words in result.stdout
     assert "\x1b" not in result.stdout
@@ -180,4 +202,4 @@ def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(
     result = apart("run", small)
     assert result.returncode == 0, result.stderr
     assert "fedunlearn[report]" in result.stdout
-    assert (tmp_path / "runs/small/report.md").exists()
+    assert (tmp_path / "runs/small/outcome.json").exists()

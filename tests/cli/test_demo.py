@@ -19,7 +19,7 @@ def test_demo(here, tmp_path, monkeypatch):
     result = here("demo")
     assert result.returncode == 0, result.stderr
     assert [*read_run(tmp_path / "runs/demo-2").stages] == ["ω⁰", "unlearned", "post-trained"]
-    for words in ("ω⁰", "The backdoor of client-", "runs/demo-2/curves.png"):
+    for words in ("ω⁰", "The backdoor of client-", "runs/demo-2/curves.svg"):
         assert words in result.stdout
     assert [path.name for path in (tmp_path / "runs/demo").iterdir()] == ["mine.txt"]
 

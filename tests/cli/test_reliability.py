@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -104,14 +105,22 @@ def test_ctrl_c_while_the_program_starts_is_one_sentence(environment, small, tmp
     assert not (tmp_path / "run").exists()
 
 
+def test_a_suggested_command_can_be_pasted(refused_here, here, small, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "it's  mine")
+    suggested = refused_here("run", small, "--out", "it's  mine").partition("with: ")[2]
+    program, *words = shlex.split(suggested)
+    assert (program, words) == ("fedunlearn", ["resume", "it's  mine"])
+    assert here(*words).returncode == 0
+
+
 def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp_path):
     assert here("run", small, "--out", "run").returncode == 0
     assert "is finished" in refused_here("run", small, "--out", "run")
-    for leftover in ("report.md", "curves.png"):
+    for leftover in ("report.html", "curves.svg"):
         (tmp_path / "run" / leftover).unlink()
     assert "post-trained" in here("resume", "run").stdout
-    assert (tmp_path / "run/report.md").exists()
-    assert (tmp_path / "run/curves.png").exists()
+    assert (tmp_path / "run/report.html").exists()
+    assert (tmp_path / "run/curves.svg").exists()
     drop(tmp_path / "run", "omega0.safetensors")
     asked = (tmp_path / "run/experiment.json").read_text()
     assert "another configuration" in refused_here("run", small, "seed=9", "--out", "run")

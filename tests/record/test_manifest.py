@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,18 +148,26 @@ def test_a_manifest_that_vanishes_under_a_run_ends_it(tmp_path):
     assert (tmp_path / "experiment.json").read_bytes() == b"{}"
 
 
-def test_a_folder_of_an_earlier_version_is_adopted_and_never_called_verified(tmp_path):
+def test_a_folder_without_a_manifest_is_read_and_not_continued(tmp_path):
     with Recorder(tmp_path, "me", seconds=0) as recorder:
         unlearn(PHASES[:1], request(), Quadratics(), listeners=[recorder])
     forget_manifest(tmp_path)
     assert verify(tmp_path) is None
-    with Recorder(tmp_path, "me", seconds=0) as recorder:
-        recorder(Event(recorder.progress, PHASES, {"round": 6}))
+    with pytest.raises(FedUnlearnError, match=r"has no manifest\.json, .* not continued"):
+        claim(tmp_path)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_manifest_that_took_over_files_is_read_and_never_calls_them_verified(tmp_path):
+    """As 0.2 took over folders of 0.1."""
+    claim(tmp_path).write({"outcome.json": b"{}"})
+    manifest = replace(read_manifest(tmp_path), adopted=("outcome.json",))
+    (tmp_path / "manifest.json").write_bytes(manifest.as_bytes())
     assert not verify(tmp_path).verified
-    assert read_manifest(tmp_path).adopted == ("checkpoints/00000006.safetensors", "metrics.jsonl")
-    (tmp_path / "metrics.jsonl").write_bytes(b"edited now")
-    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl"):
-        verify(tmp_path)
+    claim(tmp_path).write({"environment.json": b"{}"})
+    assert not verify(tmp_path).verified
+    claim(tmp_path).write({"outcome.json": b"[]"})
+    assert verify(tmp_path).verified
 
 
 def test_who_reads_while_another_writes_sees_no_damage(tmp_path):

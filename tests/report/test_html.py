@@ -26,7 +26,6 @@ from fedunlearn.report import (
     round_table,
     stage_table,
     verdict,
-    write_markdown_page,
     write_report,
 )
 from fedunlearn.report import html as module
@@ -369,17 +368,6 @@ def test_the_tile_of_conflicts_names_its_stage(page, folder):
     assert "NC in unlearning 0.33 post-training 2.50; maximum per round 3" in text
 
 
-def test_folders_of_version_0_1_are_reported_and_compared(page):
-    folder = Path(__file__).parent / "version-0.1"
-    for words in ("fedosd", "retrain", "Nothing can be concluded about forgetting"):
-        assert words in said(page(folder))
-    text = said(page(folder / "seed-1/fedosd"))
-    assert "The backdoor of client-0 works on 21.2% of the triggered data" in text
-    results, costs = comparison_tables(collect([folder]).rows)
-    assert [line[0] for line in results] == ["", "ω⁰", "fedosd", "retrain"]
-    assert costs[1][1] == "18"
-
-
 @pytest.fixture
 def read(monkeypatch):
     """The folders whose metrics were read."""
@@ -389,12 +377,11 @@ def read(monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["resume", "report"])
-def test_a_command_reads_the_metrics_of_a_run_once(read, tmp_path, command):
-    shutil.copytree(Path(__file__).parent / "version-0.1/seed-1/fedosd", tmp_path / "run")
-    ended = CliRunner().invoke(app, [command, str(tmp_path / "run")])
+def test_a_command_reads_the_metrics_of_a_run_once(read, folder, command):
+    ended = CliRunner().invoke(app, [command, str(folder)])
     assert ended.exit_code == 0, ended.output
-    assert (tmp_path / "run/report.html").exists()
-    assert read == [tmp_path / "run"]
+    assert (folder / "report.html").exists()
+    assert read == [folder]
 
 
 def test_everything_that_is_shown_of_a_comparison_is_read_once(read, tmp_path, comparison):
@@ -405,7 +392,6 @@ def test_everything_that_is_shown_of_a_comparison_is_read_once(read, tmp_path, c
     (run, *_) = found.runs
     stage_table(run)
     verdict(run)
-    write_markdown_page(run)
     curves(run)
     assert sorted(read) == sorted(path.parent for path in comparison.rglob("metrics.jsonl"))
 

@@ -12,7 +12,6 @@ from fedunlearn.report import (
     read_run,
     stage_table,
     verdict,
-    write_markdown_page,
 )
 
 
@@ -122,19 +121,6 @@ def test_the_verdict_of_a_run_that_never_left_its_start(folder):
     path = folder / "metrics.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
     assert "from 80.0% to 80.0%" in verdict(read_run(folder))
-
-
-def test_the_page_of_a_run_whose_request_was_lost_says_less(folder):
-    (folder / "experiment.json").write_text("{}")
-    assert "settings unknown" in write_markdown_page(read_run(folder)).read_text()
-
-
-def test_the_page_says_what_was_asked_and_how_it_ended(folder):
-    run = read_run(folder)
-    text = write_markdown_page(run).read_text()
-    for words in ("# made", "seed `3`", "partition `pat-20`", "`abc123`", "torch 2.13.0", verdict(run)):
-        assert words in text
-    assert "- **ASR**: Attack success rate" in text
 
 
 def test_a_run_that_ended_and_lost_its_metrics_is_no_new_one(folder):

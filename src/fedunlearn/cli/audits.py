@@ -85,7 +85,7 @@ def audit(
 
 
 def _print_evidence(found: Evidence, run: Path) -> None:
-    from ..report import collect, write_markdown_page
+    from ..report import collect
 
     out.print()
     for target, evidence in found.targets.items():
@@ -99,9 +99,7 @@ def _print_evidence(found: Evidence, run: Path) -> None:
     for sentence in found.sentences:
         print_text(sentence)
     out.print(f"\nevidence  {run / 'evidence.json'}", soft_wrap=True)
-    collected = collect([run])
-    out.print(f"report  {write_markdown_page(collected.runs[0])}", soft_wrap=True)
-    write_html(collected, run)
+    write_html(collect([run]), run)
 
 
 def _target_table(evidence: TargetEvidence) -> list[list[str]]:

@@ -46,7 +46,10 @@ def benchmark(
 
 
 def leaderboard(
-    results: Annotated[list[Path], typer.Argument(help="Results of the benchmark.", show_default=False)],
+    results: Annotated[
+        list[Path],
+        typer.Argument(help="Files with results of the benchmark.", show_default=False),
+    ],
     check: Annotated[
         int,
         typer.Option("--check", min=0, help="Number of cells of each file to tune, run and audit again."),

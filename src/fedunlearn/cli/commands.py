@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from . import audits, benchmarks, comparisons, erasures, examples, listings, runs, verification
 from .console import out, print_in_any_encoding, print_text
 from .ending import fail
+from .help import Group, add
 
 try:
     from typer.exceptions import TyperException as UsageProblem  # type: ignore[import-not-found, unused-ignore]
@@ -30,39 +32,45 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog="Example: fedunlearn demo --seed 2")(runs.demo)
-app.command(epilog="Example: fedunlearn run experiments/fedosd.toml data.partition=iid seed=2")(runs.run)
-app.command(epilog="Example: fedunlearn compare experiments/methods.toml data.partition=pat-20 --only puf")(
-    comparisons.compare
-)
-app.command(epilog="Example: fedunlearn reproduce table1 --scale laptop --seeds 3")(comparisons.reproduce)
-app.command(epilog="Example: fedunlearn benchmark mine.py --only clean-pat-50")(benchmarks.benchmark)
-app.command(epilog="Example: fedunlearn leaderboard submissions/*.json --check 1")(benchmarks.leaderboard)
-app.command(epilog="Example: fedunlearn resume runs/demo")(runs.resume)
-app.command(epilog="Example: fedunlearn report runs/demo --out demo.html")(runs.report)
-app.command(epilog="Example: fedunlearn audit runs/finetune runs/fedosd")(audits.audit)
-app.command(
-    epilog="Example: fedunlearn per-example experiments/per-example.toml --method fedosd --method reset"
-)(examples.per_example)
-app.command(
-    epilog="Example: fedunlearn verify certificate.json --key controller.pub --model model.safetensors"
-)(verification.verify)
-app.command(epilog="Example: fedunlearn desk practice")(erasures.desk)
-app.command(epilog="Example: fedunlearn sign client-1 --federation audit --model HASH --key client-1.key")(
-    erasures.sign
-)
-app.command(epilog="Example: fedunlearn plan practice request.json")(erasures.plan)
-app.command(epilog="Example: fedunlearn erase practice request.json")(erasures.erase)
-app.command(epilog="Example: fedunlearn requests practice")(erasures.requests)
-app.command(epilog="Example: fedunlearn purge practice 0123456789abcdef")(erasures.purge)
-app.command()(listings.methods)
-app.command()(listings.datasets)
-app.command()(listings.models)
+
+COMMANDS: Mapping[Group, Mapping[Callable[..., None], str | None]] = {
+    Group.EXPERIMENTS: {
+        runs.demo: "demo --seed 2",
+        runs.run: "run experiments/fedosd.toml data.partition=iid seed=2",
+        comparisons.compare: "compare experiments/methods.toml data.partition=pat-20 --only puf",
+        runs.resume: "resume runs/demo",
+        runs.report: "report runs/demo --out demo.html",
+    },
+    Group.EVIDENCE: {
+        audits.audit: "audit runs/finetune runs/fedosd",
+        verification.verify: "verify certificate.json --key controller.pub --model model.safetensors",
+    },
+    Group.DESK: {
+        erasures.desk: "desk practice",
+        erasures.sign: "sign client-1 --federation audit --model HASH --key client-1.key",
+        erasures.plan: "plan practice request.json",
+        erasures.erase: "erase practice request.json",
+        erasures.requests: "requests practice",
+        erasures.purge: "purge practice 0123456789abcdef",
+    },
+    Group.STUDIES: {
+        comparisons.reproduce: "reproduce table1 --scale laptop --seeds 3",
+        benchmarks.benchmark: "benchmark mine.py --only clean-pat-50",
+        benchmarks.leaderboard: "leaderboard submissions/*.json --check 1",
+        examples.per_example: "per-example experiments/per-example.toml --method fedosd --method reset",
+    },
+    Group.CATALOGUE: {listings.methods: None, listings.datasets: None, listings.models: None},
+}
+"""All commands with an example, in the groups and the order of the help."""
+
+for _group, _members in COMMANDS.items():
+    for _work, _example in _members.items():
+        add(app, _work, group=_group, example=_example)
 
 data = typer.Typer(help="Find and download data sets.", no_args_is_help=True)
-data.command("get", epilog="Example: fedunlearn data get mnist")(listings.get)
-data.command("where", epilog="Example: fedunlearn data where fmnist")(listings.where)
-app.add_typer(data, name="data")
+add(data, listings.get, example="data get mnist")
+add(data, listings.where, example="data where fmnist")
+app.add_typer(data, name="data", rich_help_panel=Group.CATALOGUE)
 
 
 @app.callback(invoke_without_command=True)

@@ -11,7 +11,7 @@ import typer
 
 from .console import out, print_list, print_table, print_text
 from .ending import Interrupted, fail
-from .options import Out, Track, Use, Workers
+from .options import Out, Overrides, Track, Use, Workers
 from .runs import default_folder, listening, write_html
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 
 def compare(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file with methods.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that override the file.")
-    ] = None,
+    experiment: Annotated[Path, typer.Argument(help="File with a comparison, in TOML.", show_default=False)],
+    overrides: Overrides = None,
     scale: Annotated[
         str | None, typer.Option("--scale", help="A scale defined in the file; the first one by default.")
     ] = None,
@@ -78,7 +76,8 @@ def compare(
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="A table or figure, such as table6; omit it to list them.")
+        str | None,
+        typer.Argument(help="A table or figure, such as table6; omit it to list them.", show_default=False),
     ] = None,
     scale: Annotated[str, typer.Option("--scale", help="paper, or laptop, which is smaller.")] = "laptop",
     only: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -50,5 +51,7 @@ class Signals:
 def fail(sentence: str, code: int) -> NoReturn:
     """Ends the program with one sentence on standard error."""
     if sentence:
-        print(f"fedunlearn: {' '.join(sentence.split())}", file=sys.stderr)
+        # Only line breaks are replaced: a name that is to be pasted may have two spaces.
+        line = re.sub(r"\s*\n\s*", " ", sentence.strip())
+        print(f"fedunlearn: {line}", file=sys.stderr)
     sys.exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,10 +23,15 @@ DeskFolder = Annotated[
 
 
 def desk(
-    folder: Annotated[Path, typer.Argument(help="A new or empty folder.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of the new desk; it must be new or empty.", show_default=False)
+    ],
     experiment: Annotated[
         Path | None,
-        typer.Argument(help="A TOML file; three clients with Fashion-MNIST by default.", show_default=False),
+        typer.Argument(
+            help="File with an experiment, in TOML; three clients with Fashion-MNIST by default.",
+            show_default=False,
+        ),
     ] = None,
     workers: Workers = None,
 ) -> None:
@@ -45,10 +51,10 @@ def desk(
     out.print(f"model     {folder / 'model.safetensors'}", soft_wrap=True)
     print_text("\nA client asks to be forgotten, and the desk answers:")
     out.print(
-        f"  fedunlearn sign client-1 --federation {federation} --model {model} "
-        f"--key {folder / 'clients' / 'client-1.key'} --out request.json\n"
-        f"  fedunlearn plan {folder} request.json\n"
-        f"  fedunlearn erase {folder} request.json",
+        f"  fedunlearn sign client-1 --federation {quote(federation)} --model {model} "
+        f"--key {quote(str(folder / 'clients' / 'client-1.key'))} --out request.json\n"
+        f"  fedunlearn plan {quote(str(folder))} request.json\n"
+        f"  fedunlearn erase {quote(str(folder))} request.json",
         soft_wrap=True,
     )
 
@@ -82,7 +88,8 @@ def plan(
     request: Annotated[
         str,
         typer.Argument(
-            help="A signed request, which is not taken in, or the id of one that is open.", show_default=False
+            help="File with a signed request, which is not registered, or the ID of an open request.",
+            show_default=False,
         ),
     ],
     gone: Annotated[bool, typer.Option("--gone", help="The client has left and does not answer.")] = False,
@@ -122,7 +129,8 @@ def plan(
 def erase(
     folder: DeskFolder,
     request: Annotated[
-        str, typer.Argument(help="A signed request, or the id of one that is open.", show_default=False)
+        str,
+        typer.Argument(help="File with a signed request, or the ID of an open request.", show_default=False),
     ],
     gone: Annotated[bool, typer.Option("--gone", help="The client has left and does not answer.")] = False,
     workers: Workers = None,
@@ -162,7 +170,7 @@ def erase(
                     listeners=[listener],
                 )
         except Interrupted as stop:
-            fail(f"{stop}; continue with: fedunlearn erase {folder} {case.id}", stop.code)
+            fail(f"{stop}; continue with: fedunlearn erase {quote(str(folder))} {case.id}", stop.code)
     if case.purging or due(opened, case):
         case = purge(opened, case.id)
     _print_case(opened, case, before)
@@ -194,7 +202,7 @@ def requests(folder: DeskFolder) -> None:
 
 def purge(
     folder: DeskFolder,
-    request: Annotated[str, typer.Argument(help="Id of the request.", show_default=False)],
+    request: Annotated[str, typer.Argument(help="ID of the request.", show_default=False)],
     withdrawn: Annotated[
         bool, typer.Option("--withdrawn", help="The client has withdrawn a request that is not answered.")
     ] = False,

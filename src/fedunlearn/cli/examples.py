@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .console import out, print_table, print_text
-from .options import Use, Workers
+from .options import Overrides, Use, Workers
 from .runs import default_folder
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 
 def per_example(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that override the file.")
-    ] = None,
+    experiment: Annotated[Path, typer.Argument(help="File with an experiment, in TOML.", show_default=False)],
+    overrides: Overrides = None,
     federations: Annotated[int, typer.Option(help="Number of federations.")] = 64,
     method: Annotated[
         list[str] | None,
@@ -36,7 +34,7 @@ def per_example(
     workers: Workers = None,
     use: Use = None,
 ) -> None:
-    """Test each forgotten example: can unlearned models be told from retrained ones by it?
+    """Test whether individual examples distinguish unlearned from retrained models.
 
     Trains, unlearns and retrains many small federations of perceptrons side by side.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from shlex import quote
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -13,7 +14,10 @@ from .options import Use
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method to describe.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a method to describe; omit it to list all.", show_default=False),
+    ] = None,
     use: Use = None,
 ) -> None:
     """List the unlearning methods, or describe one."""
@@ -61,7 +65,7 @@ def datasets() -> None:
             [
                 entry.name,
                 f"{entry.about['summary']}\n"
-                f"{where(entry.name) or f'not here: fedunlearn data get {entry.name}'}",
+                f"{where(entry.name) or f'not here: fedunlearn data get {quote(entry.name)}'}",
             ]
             for entry in dataset
         ),
@@ -91,14 +95,19 @@ def models(use: Use = None) -> None:
     )
 
 
-def get(name: Annotated[str, typer.Argument(help="A data set.", show_default=False)]) -> None:
+def get(name: Annotated[str, typer.Argument(help="Name of a data set.", show_default=False)]) -> None:
     """Download a data set and verify its published checksum."""
     from ..data import fetch
 
     out.print(str(fetch(name)), soft_wrap=True)
 
 
-def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None) -> None:
+def where(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a data set; omit it to see the data directory.", show_default=False),
+    ] = None,
+) -> None:
     """Show the data directory, or the location of a data set."""
     from .. import data as sources
 
@@ -107,5 +116,7 @@ def where(name: Annotated[str | None, typer.Argument(help="A data set.")] = None
         return
     found = sources.where(name)
     if found is None:
-        fail(f"{name} is not on this machine: run fedunlearn data get {name}, or set FEDUNLEARN_DATA", 1)
+        fail(
+            f"{name} is not on this machine: run fedunlearn data get {quote(name)}, or set FEDUNLEARN_DATA", 1
+        )
     out.print(str(found), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings that override those of the file; repeatable.",
+        show_default=False,
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(

@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .console import out, print_table, print_text
 from .ending import Interrupted, fail
-from .options import Out, Track, Use, Workers
+from .options import Out, Overrides, Track, Use, Workers
 
 if TYPE_CHECKING:
     from ..core import Event, Listener
@@ -44,10 +45,8 @@ def demo(
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that override the file.")
-    ] = None,
+    experiment: Annotated[Path, typer.Argument(help="File with an experiment, in TOML.", show_default=False)],
+    overrides: Overrides = None,
     folder: Out = None,
     workers: Workers = None,
     track: Track = None,
@@ -65,7 +64,7 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)],
     workers: Workers = None,
     track: Track = None,
     use: Use = None,
@@ -144,7 +143,10 @@ def _carry_out(
             outcome = perform(experiment, folder, [listener], workers=workers)
     except Interrupted as stop:
         begun = (folder / "experiment.json").exists()
-        fail(f"{stop}; continue with: fedunlearn resume {folder}" if begun else str(stop), stop.code)
+        fail(
+            f"{stop}; continue with: fedunlearn resume {quote(str(folder))}" if begun else str(stop),
+            stop.code,
+        )
     if outcome.status.failed:
         fail(f"{outcome.status}: {outcome.reason} (run folder: {folder})", 3)
     _print_result(folder)
@@ -153,7 +155,7 @@ def _carry_out(
 def _print_result(folder: Path) -> None:
     """The result of a finished run: table, verdict, curves and report, from its files."""
     from ..core import FedUnlearnError
-    from ..report import collect, stage_table, verdict, write_markdown_page
+    from ..report import collect, stage_table, verdict
 
     found = collect([folder])
     (run,) = found.runs
@@ -163,10 +165,9 @@ def _print_result(folder: Path) -> None:
     try:
         from ..report.figures import curves
 
-        out.print(f"curves  {'  '.join(str(path) for path in curves(run))}", soft_wrap=True)
+        out.print(f"curves  {curves(run)}", soft_wrap=True)
     except FedUnlearnError as error:
         print_text(f"curves  none: {error}")
-    out.print(f"report  {write_markdown_page(run)}", soft_wrap=True)
     write_html(found, folder)
 
 

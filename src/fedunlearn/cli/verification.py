@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    certificate: Annotated[Path, typer.Argument(help="The certificate, a JSON file.", show_default=False)],
+    certificate: Annotated[Path, typer.Argument(help="File with the certificate.", show_default=False)],
     key: Annotated[
         Path, typer.Option(help="The controller's public key, in PEM or OpenSSH form.", show_default=False)
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import secrets
 import shutil
@@ -52,9 +53,10 @@ def fetch(name: str) -> Path:
                         part.replace(folder / file)
             shutil.rmtree(packages)
     except OSError as error:
+        space = "free some space there, or " if error.errno == errno.ENOSPC else ""
         raise FedUnlearnError(
             f"{source.title} cannot be written to {data_directory()} ({error}): "
-            f"free some space there, or set {SETTING} to another folder"
+            f"{space}set {SETTING} to another folder"
         ) from error
     for file in source.files:
         read(name, folder, file)

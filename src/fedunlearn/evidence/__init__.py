@@ -1,17 +1,9 @@
-"""Evidence of unlearning as pure functions of plain numbers: statistics, histograms and verdicts.
+"""Evidence of unlearning as pure functions of plain numbers: statistics and verdicts.
 
 ``judge`` is the entry point. SciPy, the extra ``evidence``, is needed only for exact bounds of proportions.
 """
 
 from .canaries import CanaryFinding, canary_finding, guess_canaries
-from .histograms import (
-    DIFFERENCE_EDGES,
-    LOSS_EDGES,
-    binned_auc,
-    histogram,
-    joint_histogram,
-    paired_binned_auc,
-)
 from .measures import OutputDistance, Rate, rates
 from .per_example import Confidences, Separation, attack_accuracy, separation
 from .relearning import Comeback, Curves, Relearning
@@ -60,8 +52,6 @@ from .verdicts import (
 )
 
 __all__ = [
-    "DIFFERENCE_EDGES",
-    "LOSS_EDGES",
     "CanaryBound",
     "CanaryFinding",
     "Comeback",
@@ -85,7 +75,6 @@ __all__ = [
     "alarm_levels",
     "attack_accuracy",
     "auc",
-    "binned_auc",
     "calibrated",
     "canary_bound",
     "canary_finding",
@@ -97,16 +86,13 @@ __all__ = [
     "exact_bounds",
     "guess_canaries",
     "hardest",
-    "histogram",
     "holm",
     "jensen_shannon",
-    "joint_histogram",
     "judge",
     "needed_unseen",
     "newcombe",
     "no_verdict",
     "paired_auc",
-    "paired_binned_auc",
     "rates",
     "separation",
     "tail_alarm",

@@ -58,13 +58,11 @@ class Estimate:
 
     value: float
     error: float
-    slack: float = 0.0
-    """How far binning may have moved the value; 0 for exact scores. It widens every interval."""
 
     def interval(self, level: float = 0.9) -> Interval:
-        """The normal interval, widened by the slack."""
+        """The normal interval."""
         _require_level(level)
-        half = NORMAL.inv_cdf((1 + level) / 2) * self.error + self.slack
+        half = NORMAL.inv_cdf((1 + level) / 2) * self.error
         return Interval(self.value - half, self.value + half, level)
 
 
@@ -222,7 +220,7 @@ def tost(difference: Estimate, margin: float, alpha: float = 0.05) -> Equivalenc
     require(0 < margin < 0.5, "margin", margin, "between 0 and 0.5")
     require(0 < alpha < 0.5, "alpha", alpha, "between 0 and 0.5")
     interval = difference.interval(1 - 2 * alpha)
-    nearest = margin - difference.slack - abs(difference.value)
+    nearest = margin - abs(difference.value)
     # Without an error the difference is known, and the tests are certain.
     p_value = NORMAL.cdf(-nearest / difference.error) if difference.error else float(nearest <= 0)
     return Equivalence(interval.within(margin), p_value, interval)

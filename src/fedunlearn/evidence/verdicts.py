@@ -84,8 +84,6 @@ class Finding:
     """90 %: equivalence is claimed where it lies within the margin."""
     alarm_interval: Interval | None = None
     """95 %, and more where there are several targets: an alarm is raised where it excludes 0."""
-    slack: float = 0.0
-    """Of the difference: how far binning may have moved it. The intervals contain it."""
     gate: Verdict | None = None
     """What the same test says of ω⁰; EQUIVALENT needs UNDER here."""
 
@@ -382,10 +380,8 @@ def _p_value(found: Paired) -> float:
     """Two-sided, of no difference; 1 where the examples are too few for an alarm."""
     if min(found.n_forgotten, found.n_unseen) < ALARM_MINIMUM:
         return 1.0
-    beyond = abs(found.difference.value) - found.difference.slack
-    if beyond <= 0:
-        return 1.0
-    return 2 * NORMAL.cdf(-beyond / found.difference.error) if found.difference.error else 0.0
+    value, error = abs(found.difference.value), found.difference.error
+    return 2 * NORMAL.cdf(-value / error) if error else float(not value)
 
 
 def _outcome(found: Paired, margin: float | None, level: float) -> Verdict:
@@ -424,7 +420,6 @@ def _finding(
         found.difference.value,
         found.difference.interval(0.9),
         found.difference.interval(level),
-        found.difference.slack,
         gate,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeAlias
 
 from ..auditing import Evidence, audit
@@ -26,6 +27,7 @@ from ..record import (
     read_metrics,
     read_outcome,
     read_state,
+    require_listed,
 )
 from ..relearning import EXAMPLES, relearn
 from ..running import finished
@@ -145,6 +147,7 @@ def standard(
     require_count("relearn", relearn)
     require_count("twins", twins or 0)
     experiment = finished_experiment(folder)
+    require_listed(folder)  # before anything is trained: the evidence will be written there
     if again is not None and against is None:
         raise FedUnlearnError("a second retraining is named without a first: name the first, too")
     retrained = {
@@ -248,7 +251,7 @@ def finished_experiment(folder: Path) -> Experiment:
     if not finished(folder):
         raise FedUnlearnError(
             f"the run in {folder} has not ended, so there is no model to audit: finish it with "
-            f"fedunlearn resume {folder}"
+            f"fedunlearn resume {quote(str(folder))}"
         )
     return experiment
 

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,7 +34,7 @@ def read(path: Path, overrides: Iterable[str] = (), *, use: Iterable[Path] = ())
     """
     values = parse(path)
     if values.keys() & {"methods", "extends"}:
-        raise FedUnlearnError(f"{path} is a comparison: run it with `fedunlearn compare {path}`")
+        raise FedUnlearnError(f"{path} is a comparison: run it with `fedunlearn compare {quote(str(path))}`")
     for text in overrides:
         override(values, text)
     add_code(values, use)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import nn
@@ -204,5 +205,5 @@ def _require_own(folder: Path, config: Mapping[str, Any]) -> None:
     if finished(folder):
         raise FedUnlearnError(
             f"the run in {folder} is finished: choose another folder with --out, "
-            f"or look at it again with: fedunlearn resume {folder}"
+            f"or look at it again with: fedunlearn resume {quote(str(folder))}"
         )

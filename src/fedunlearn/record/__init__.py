@@ -4,7 +4,7 @@ from ..core.hashes import digest, fingerprint, model_hash
 from .environment import decisive, environment
 from .files import Cipher, json_bytes, locked, read_tensors, write, write_json, write_tensors
 from .folders import Folder, claim
-from .manifest import RECOVERY_HINT, Manifest, read_manifest, tell_unverified, verify
+from .manifest import RECOVERY_HINT, Manifest, read_manifest, require_listed, tell_unverified, verify
 from .runs import Recorder, earlier, public, read_json, read_metrics, read_outcome
 from .states import read_state, write_state
 
@@ -30,6 +30,7 @@ __all__ = [
     "read_outcome",
     "read_state",
     "read_tensors",
+    "require_listed",
     "tell_unverified",
     "verify",
     "write",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -38,9 +39,10 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        space = "free some space or " if error.errno == errno.ENOSPC else ""
         raise FedUnlearnError(
             f"cannot write {path}: {error.strerror or error}; "
-            "free some space or choose another folder; the files written so far are intact"
+            f"{space}choose another folder; the files written so far are intact"
         ) from error
 
 

@@ -19,12 +19,12 @@ from .manifest import (
     OWNER,
     Entry,
     Manifest,
-    covered,
     entry_of,
     parse,
     problems,
     read_raw,
     refuse,
+    require_listed,
     tell_bad,
     without_spare,
 )
@@ -122,8 +122,9 @@ class Folder:
 def claim(path: Path, identity: str | None = None, *, cipher: Cipher | None = None) -> Folder:
     """Opens a folder for writing, so that no process that opened it before writes any more.
 
-    A damaged folder is refused. Bad checkpoints are removed as long as there is a good one. ``identity`` is
-    what the folder is for, from now on; None leaves it as it is. Hold the folder's lock.
+    A damaged folder is refused, and so is one whose files no manifest lists. Bad checkpoints are removed as
+    long as there is a good one. ``identity`` is what the folder is for, from now on; None leaves it as it is.
+    Hold the folder's lock.
     """
     with explained(path):
         make_folder(path)
@@ -131,9 +132,8 @@ def claim(path: Path, identity: str | None = None, *, cipher: Cipher | None = No
         before, found = problems(path)
         refuse(path, before, without_spare(before, found))
         if before is None:
-            model = ["model.safetensors"] if (path / "outcome.json").exists() else []
-            there = [name for name in (*covered(path), *model) if (path / name).exists()]
-            before = Manifest(files={name: entry_of(path / name) for name in there}, adopted=tuple(there))
+            require_listed(path)
+            before = Manifest()
         folder = Folder(path, before, cipher)
         owner = before.identity if identity is None else identity
         folder._put(replace(settled(path, before), identity=owner, epoch=before.epoch + 1))

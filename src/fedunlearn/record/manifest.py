@@ -71,7 +71,7 @@ class Manifest:
     pending: Mapping[str, Entry | None] = field(default_factory=dict)
     """Announced changes; None removes a file."""
     adopted: tuple[str, ...] = ()
-    """Files that were there before the first manifest, so nobody knows whether they are as written."""
+    """Files of version 0.1, which nobody verified; only 0.2 took such folders over."""
 
     def as_bytes(self) -> bytes:
         values = {
@@ -139,7 +139,7 @@ def verify(
 ) -> Manifest | None:
     """Compares the files of a folder with its manifest and refuses a folder in which any of them differs.
 
-    Returns None for a folder without manifest, which an earlier version wrote. ``resuming`` puts up with bad
+    Returns None for a folder without a manifest, such as a copy for reports. ``resuming`` puts up with bad
     checkpoints as long as there is a good one. ``only`` looks at one file. ``remedy`` is what to do.
     """
     manifest, found = problems(folder, only)
@@ -164,6 +164,15 @@ def refuse(
     if name in DERIVED:
         remedy = "delete it and audit the run again"
     raise FedUnlearnError(f"{folder / name} {problem}{others}: {remedy}")
+
+
+def require_listed(folder: Path) -> None:
+    """Refuses a folder whose files no manifest lists: it can be read, but not written."""
+    if read_raw(folder) is None and covered(folder):
+        raise FedUnlearnError(
+            f"{folder} has no {MANIFEST}, so its files can be reported, but not continued or audited: "
+            "restore it, or choose another folder"
+        )
 
 
 def without_spare(manifest: Manifest | None, found: Mapping[str, str]) -> dict[str, str]:
@@ -301,9 +310,10 @@ def _sealed(path: Path) -> bool:
 
 
 def tell_unverified(folders: Iterable[Path]) -> None:
-    """Notes that folders were written before there were manifests."""
+    """Notes that folders have no manifest, or one that took over files as they were."""
     if named := list(folders):
         where = str(named[0]) if len(named) == 1 else f"{named[0]} and {len(named) - 1} more"
         warnings.warn(
-            f"an earlier version wrote {where} without a manifest: damage there is not noticed", stacklevel=1
+            f"no manifest says how the files in {where} were written: damage there is not noticed",
+            stacklevel=1,
         )

@@ -7,7 +7,6 @@ from .folders import collect, read_run
 from .html import write_report
 from .html.leaderboard import write_leaderboard
 from .leaderboard import leaderboard_tables
-from .markdown_page import write_markdown_page
 from .runs import Collection, Run
 from .summary import LEGEND
 from .tables import comparison_tables, markdown, round_table, stage_table
@@ -28,6 +27,5 @@ __all__ = [
     "stage_table",
     "verdict",
     "write_leaderboard",
-    "write_markdown_page",
     "write_report",
 ]

@@ -9,7 +9,7 @@ from ..evidence.measures import influence_sentence
 from ..evidence.verdicts import ALARM_MINIMUM
 from .audits import harmed, rounds_text
 from .evidence import AuditedTarget, ByModel, RunEvidence, verdict_text
-from .tables import Lines, markdown
+from .tables import Lines
 
 WORDS = {
     Verdict.EQUIVALENT: "The target is forgotten as a retraining would have forgotten it, within the margin.",
@@ -329,30 +329,3 @@ def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
     ]
     if named:
         yield f"A retained client is less accurate than after retraining, beyond chance: {', '.join(named)}."
-
-
-def markdown_account(evidence: RunEvidence) -> str:
-    """All of it as a section of a Markdown page."""
-    told = [
-        "## Is it forgotten?",
-        f"**{conclusion(evidence)}**",
-        *findings(evidence),
-        "### What was compared",
-        test(evidence),
-        _worded(models(evidence)),
-        "### What was measured",
-    ]
-    for name in evidence.targets:
-        told += [f"Target {name}:", _worded(measures(evidence, name))]
-    told += ["### Who was harmed?", *harm(evidence)]
-    if table := clients(evidence):
-        told.append(markdown(table))
-    told += ["### What can be claimed", _worded(claims(evidence)), "### What was not tested"]
-    told.append("\n".join(f"- {sentence}" for sentence in untested(evidence)))
-    told += ["### What left each client", revealed(evidence), _worded(left(evidence))]
-    return "\n\n".join(told)
-
-
-def _worded(lines: Lines) -> str:
-    """A table of words, which are not aligned like numbers."""
-    return markdown(lines).replace("---:", "---")

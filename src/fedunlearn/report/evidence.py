@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +143,10 @@ def _relearning(values: Mapping[str, Any]) -> dict[str, Relearned]:
 def _finding(values: Mapping[str, Any] | None) -> Finding | None:
     if values is None:
         return None
+    known = {each.name for each in fields(Finding)}  # files of earlier versions have further fields
     return Finding(
         **{
-            **values,
+            **{name: value for name, value in values.items() if name in known},
             "verdict": _verdict(values["verdict"]),
             "gate": _verdict(values.get("gate")),
             **{name: _known(values.get(name)) for name in ("auc", "difference", "reference_auc", "margin")},

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def curves(run: Run) -> list[Path]:
-    """Forgetting and utility over both stages, and the distance to ω⁰ below; written as SVG and PNG."""
+def curves(run: Run) -> Path:
+    """Forgetting and utility over both stages, and the distance to ω⁰ below; written as SVG."""
     rows = run.rows
     with drawing({}) as pyplot:
         figure, (scores, distance) = pyplot.subplots(
@@ -27,7 +27,8 @@ def curves(run: Run) -> list[Path]:
         for axes in (scores, distance):
             _stages(axes, rows, labelled=axes is scores)
         distance.set_xlabel("round")
-        return save(figure, [run.folder / "curves.svg", run.folder / "curves.png"])
+        (path,) = save(figure, [run.folder / "curves.svg"])
+        return path
 
 
 def _scores(axes: Axes, run: Run) -> None:

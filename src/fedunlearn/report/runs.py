@@ -36,7 +36,7 @@ class Run:
     outcome: Mapping[str, Any]
     rows: Sequence[Metrics]
     verified: bool = False
-    """Whether all files are as they were written; an earlier version wrote no manifest to tell."""
+    """Whether a manifest says that all files are as they were written."""
     earlier: Sequence[Run] = ()
     """Successive requests before the one that the rows are of."""
 

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -81,7 +82,7 @@ class Tracking:
                 reason = (str(problem).splitlines() or [""])[0] or type(problem).__name__
                 warnings.warn(
                     f"{self._name} has stopped ({reason}) and the run continues without it; add the missing "
-                    f"rounds later with: fedunlearn resume {self._folder} --track {self._name}",
+                    f"rounds later with: fedunlearn resume {quote(str(self._folder))} --track {self._name}",
                     stacklevel=4,
                 )
         if self._broken:
