@@ -55,7 +55,6 @@ from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.guards import FLOOR
-from .driver.rehearsal import asked
 from .driver.stopping import require_rules
 from .engines import Sequential, join, simulate
 from .methods import (
@@ -234,6 +233,11 @@ THEIR_OWN = (
     "examples are named where Server holds the data, and here the clients do: let the node serve them as a "
     "part of its own, flower.Site(…, parts={'#forget': …}), and forget 'site-3#forget'"
 )
+ASKS_THE_GONE = (
+    "{} asks the targets to help, and they are gone: use a method that does not, such as fast-retrain, "
+    "retrain or federaser"
+)
+NEVER_TRAINED = "client {!r} never took part in training here, so there is nothing to forget"
 ANSWERED_OTHERWISE = (
     "{} has answered this request with other settings ({}), and the model given is its result: repeat the "
     "request with those settings, or give the model from before it"
@@ -595,11 +599,8 @@ class Server:
             if not known and options.get("repeats") is None and {*named} <= {*self.clients}:
                 phases = self._phases(named, way)
                 request = self._request(self.clients, named)
-                if gone and any(jobs.keys() & {*named} for jobs in asked(phases, request)):
-                    raise FedUnlearnError(
-                        f"{method} asks the targets to help, and they are gone: use a method that does not, "
-                        "such as retrain, not or federaser"
-                    )
+                if gone and "targets" in requirements.asks(phases):
+                    raise FedUnlearnError(ASKS_THE_GONE.format(method))
                 if way.unknown:
                     warnings.warn(way.unknown, stacklevel=3)
                 if self._gone and not members:
@@ -756,9 +757,7 @@ class Server:
         request = self._request(self.clients, targets)
         asked = {target.partition("#")[0] if target in self._named else target for target in targets}
         if unknown := sorted(asked - self._took_part) if self._took_part else ():
-            raise FedUnlearnError(
-                f"client {unknown[0]!r} never took part in training here, so there is nothing to forget"
-            )
+            raise FedUnlearnError(NEVER_TRAINED.format(unknown[0]))
         try:
             requirements.check(phases, request, self._task)
         except FedUnlearnError as error:

@@ -1,9 +1,8 @@
-"""The plan of an erasure: its numbers are those of the run, and it finds all that stands in the way."""
+"""The plan of an erasure: its problems are what ``erase`` refuses, and its costs are bounds."""
 
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -19,200 +18,91 @@ from closed_form import (
     recorded,
     request,
 )
-from federations import holdings, network
+from desks import Unsteady, document, make, network, opened, production
+from desks import federation as ward
+from federations import network as model_of
 from flower_apps import QUICK, connected, existing, grid
-from torch import nn
 
 from fedunlearn import (
-    Below,
-    ClientData,
-    Examples,
-    Job,
-    LocalTraining,
+    FedUnlearnError,
+    History,
     MultiLabel,
     Participation,
     Request,
     Schedule,
-    Sequential,
     State,
     flatten,
-    forget,
     method,
-    record,
+    module_hash,
     unlearn,
 )
 from fedunlearn.cli.console import out
 from fedunlearn.cli.plans import print_plan
-from fedunlearn.core import History, Mean
-from fedunlearn.core.seeds import generator
+from fedunlearn.core import RETAINED, requirements
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.driver import Guards
 from fedunlearn.engines import flower
+from fedunlearn.erasure import Standing, erase, plan_erasure, receive
 from fedunlearn.erasure.plan import Plan, make_plan
-from fedunlearn.erasure.prospects import bucket
 from fedunlearn.methods import recommend
-from fedunlearn.methods.fedavg import Pretraining
 
 NEVER = 10**9
 HARMLESS = Guards(harm=1e3, budget=1e6)
-COUNTED = ("rounds", "exchanges", "messages", "local_trainings", "bytes_down", "bytes_up")
+TARGET = WARD = "site-1"
 
 
-class Counted:
-    """A federation that counts what it is asked, measuring aside, and may have lost some clients."""
+class Counted(Quadratics):
+    """Counts what it is asked, public data aside; some clients may be absent."""
 
-    def __init__(self, federation, *, public=None, without=()):
-        self._federation, self._public, self._without = federation, public, {*without}
-        self.task = federation.task
-        self.exchanges = self.messages = self.measured = 0
-        self.trained: set[str] = set()
+    def __init__(self, *, without=()):
+        super().__init__()
+        self._without = {*without}
+        self.messages = 0
+        self.worked: set[str] = set()
 
     def present(self):
-        return self._federation.present() - self._without
+        return super().present() - getattr(self, "_without", set())
 
     def exchange(self, jobs, terms=NO_TERMS):
-        if all(job.work == "measure" and job.config.get("on") != "train" for job in jobs.values()):
-            self.measured += len(jobs)
-        else:
-            elsewhere = jobs.keys() - {self._public}
-            self.exchanges += bool(elsewhere)
-            self.messages += len(elsewhere)
-        self.trained |= {client for client, job in jobs.items() if job.work != "measure"}
-        return self._federation.exchange(jobs, terms)
+        self.messages += len(jobs.keys() - {PUBLIC})
+        self.worked |= {client for client, job in jobs.items() if job.work != "measure"}
+        return super().exchange(jobs, terms)
 
 
-def counted(outcome, federation) -> dict[str, int]:
-    rows = outcome.metrics[1:]
-    sums = {key: sum(row[key] for row in rows) for key in ("local_trainings", "bytes_down", "bytes_up")}
-    return {
-        "rounds": len(rows),
-        "exchanges": federation.exchanges,
-        "messages": federation.messages,
-        **sums,
-    }
-
-
-def planned(plan: Plan) -> dict[str, int]:
-    return {key: plan.total(key) for key in COUNTED}
+def planned(name: str, guards: Guards | None = None, **options) -> Plan:
+    return make_plan(Quadratics(), request(), name, SCHEDULE, guards=guards, smallest=0, **options)
 
 
 @pytest.mark.parametrize("guards", [None, HARMLESS], ids=["plain", "guarded"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_run_exchanges_exactly_what_the_plan_says(name, guards):
-    asked, federation = request(), Counted(Quadratics(), public=PUBLIC)
-    plan = make_plan(Quadratics(), asked, name, SCHEDULE, guards=guards, smallest=1, measured=False)
-    assert plan.problems == ()
-    outcome = unlearn(phases(name), asked, federation, guards=guards, evaluate_every=NEVER)
-    assert not outcome.warnings or "halved" not in " ".join(outcome.warnings)
-    if name == "sisa":  # clients join slice by slice, so that rounds differ
-        assert not plan.phases[0].exact
-        assert all(number <= planned(plan)[key] for key, number in counted(outcome, federation).items())
-        return
-    assert planned(plan) == counted(outcome, federation)
-    assert plan.measured_messages == federation.measured
+def test_a_run_stays_within_the_bounds_and_asks_only_whom_the_method_declares(name, guards):
+    federation, plan = Counted(), planned(name, guards)
+    assert plan.ready
+    outcome = unlearn(phases(name), request(), federation, guards=guards, evaluate_every=NEVER)
+    rows = outcome.metrics[1:]
+    assert len(rows) <= plan.total("rounds")
+    assert federation.messages <= plan.total("messages")
+    for key in ("bytes_down", "bytes_up"):
+        assert sum(row[key] for row in rows) <= plan.total(key) + public_bytes(name, rows, key)
+    asks = requirements.asks(phases(name))
+    assert (TARGET in federation.worked) is ("targets" in asks) is plan.asks_targets
 
 
-@pytest.mark.parametrize(
-    "name", ["fedosd", "retrain", "fast-retrain", "federaser", "not", "finetune", "reset"]
-)
-@pytest.mark.parametrize("kind", ["perceptron", "batch norm"])
-@pytest.mark.filterwarnings("ignore:the targets' backdoor still works")
-def test_the_numbers_are_those_of_the_metrics_that_a_run_records(name, kind, tmp_path):
-    """Buffers travel, too, and the guards of ``forget`` ask for losses."""
-    model, data, schedule = network(kind), holdings(kind), Schedule(3, 0.01, 3, 0.01)
-    training = LocalTraining(batch_size=4)
-    federation = Counted(Sequential(model, data))
-    asked = Request(
-        flatten(model), tuple(sorted(data)), ("site-2",), buffers=buffers(model), shapes=shapes(model)
-    )
-    before = unlearn([Pretraining(9, 0.01, ("norms",))], asked, federation, training=training)
-    trained = History.from_tensors(before.state.memory)
-    history = tmp_path / "history.safetensors"
-    record.write_tensors(history, trained.tensors())
-    asked = replace(
-        asked,
-        history=trained,
-        fresh=lambda purpose: State(flatten(model), buffers=buffers(model)),
-    )
-    plan = make_plan(federation, asked, name, schedule, training=training, smallest=1, guards=HARMLESS)
-    federation.exchanges = federation.messages = federation.measured = 0
-    outcome = forget(
-        federation,
-        model,
-        "site-2",
-        tmp_path / "run",
-        method=name,
-        schedule=schedule,
-        training=training,
-        history=history,
-        build=lambda: network(kind),
-        guards=HARMLESS,
-    )
-    assert planned(plan) == counted(outcome, federation)
-    assert plan.measured_messages == federation.measured
-    assert all(phase.exact for phase in plan.phases) is (name != "fedosd")
+def public_bytes(name: str, rows, key: str) -> int:
+    """What metrics count and nobody sends: public data is at the server."""
+    return sum(row[key] for row in rows) if name == "fedkdu" else 0
 
 
-def test_a_replay_ends_with_the_recorded_rounds():
-    long = replace(SCHEDULE, recover_rounds=20)
-    plan = make_plan(Quadratics(), request(), "federaser", long, guards=None, measured=False)
-    outcome = unlearn(phases("federaser", long), request(), Quadratics())
-    assert plan.total("rounds") == len(outcome.metrics) - 1 == 8
-
-
-def test_what_a_stop_rule_can_end_is_a_bound():
-    """Every round of unlearning is measured then, and the run may stay below the plan."""
-    rule, federation = Below("asr", 0.3), Counted(Quadratics(), public=PUBLIC)
-    plan = make_plan(
-        Quadratics(), request(), "ascent", SCHEDULE, guards=None, stop=[rule], smallest=1, measured=False
-    )
-    assert [phase.exact for phase in plan.phases] == [False, True]
-    assert plan.measurements == 1 + 4 + 1
-    outcome = unlearn(phases("ascent"), request(), federation, stop=[rule], evaluate_every=NEVER)
-    found = counted(outcome, federation)
-    assert outcome.metrics[-1]["phase"] == 1
-    assert found["rounds"] < plan.total("rounds")
-    assert all(found[key] <= planned(plan)[key] for key in COUNTED)
-
-
-@pytest.mark.parametrize(("every", "count"), [(None, 3), (1, 8), (2, 5), (3, 5), (7, 3), (100, 3)])
-def test_measurements_between_the_ends_of_phases_are_counted(every, count):
-    federation = Counted(Quadratics(), public=PUBLIC)
-    plan = make_plan(
-        Quadratics(), request(), "fedosd", SCHEDULE, evaluate_every=every, guards=None, measured=False
-    )
-    unlearn(phases("fedosd"), request(), federation, evaluate_every=every or NEVER)
-    assert plan.measurements == count
-    assert plan.measured_messages == federation.measured
-
-
-def test_halved_steps_cost_no_more_than_the_plan_admits():
-    class Touchy(Quadratics):
-        """Its clients report harm until a step has been halved twice."""
-
-        trials = 0
-
-        def measurement(self, client, job):
-            if job.config.get("on") != "train" or client != "site-0":
-                return super().measurement(client, job)
-            self.trials += 1
-            harmed = self.trials > 1 and self.trials % 3 > 0
-            return {"train": {"loss": Mean(1e6 if harmed else 0.0, 1)}}
-
-    federation = Counted(Touchy(), public=PUBLIC)
-    plan = make_plan(Quadratics(), request(), "finetune", SCHEDULE, smallest=1, measured=False)
-    outcome = unlearn(phases("finetune"), request(), federation, guards=Guards(), evaluate_every=NEVER)
-    assert "halved" in " ".join(outcome.warnings)
-    assert planned(plan)["exchanges"] < federation.exchanges
-    assert federation.exchanges <= plan.total("exchanges") + plan.total("halvings")
+def test_a_phase_cannot_ask_a_target_that_it_does_not_declare(monkeypatch):
+    monkeypatch.setattr(type(phases("fedosd")[0]), "asks", RETAINED)
+    with pytest.raises(FedUnlearnError, match="asks the target 'site-1', and the phase declares"):
+        unlearn(phases("fedosd"), request(), Quadratics())
 
 
 def test_drawn_participants_are_counted():
-    few, federation = Participation(count=2, redo=2), Counted(Quadratics(), public=PUBLIC)
-    plan = make_plan(
-        Quadratics(), request(), "fast-retrain", SCHEDULE, participation=few, guards=HARMLESS, measured=False
-    )
-    outcome = unlearn(
+    few = Participation(count=2, redo=2)
+    plan, federation = planned("fast-retrain", HARMLESS, participation=few), Counted()
+    unlearn(
         phases("fast-retrain"),
         request(),
         federation,
@@ -220,69 +110,13 @@ def test_drawn_participants_are_counted():
         guards=HARMLESS,
         evaluate_every=NEVER,
     )
-    assert planned(plan) == counted(outcome, federation)
-    (phase,) = plan.phases
-    assert (phase.asked, phase.retained, phase.exact) == (2, ("site-0", "site-2", "site-3", "site-4"), True)
-
-
-def hospital() -> tuple[nn.Module, dict[str, ClientData], Request]:
-    """Large enough for its rounds to take a measurable time."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 10))
-    random = generator("hospitals")
-
-    def some(count: int) -> Examples:
-        return Examples(
-            torch.randn(count, 1, 20, 20, generator=random),
-            torch.randint(0, 10, (count,), generator=random),
-        )
-
-    data = {f"hospital-{number}": ClientData(some(350), {"test": some(60)}) for number in range(5)}
-    start = State(flatten(model), buffers=buffers(model))
-    asked = Request(flatten(model), tuple(data), ("hospital-1",), lambda purpose: start, shapes=shapes(model))
-    return model, data, asked
-
-
-@pytest.mark.parametrize("name", ["fedosd", "ascent", "fast-retrain"])
-def test_the_time_is_within_a_factor_of_three(name):
-    """Of the sequential engine, whose exchanges take as long as their clients together."""
-    model, data, asked = hospital()
-    schedule, training = Schedule(10, 0.02, 10, 0.02), LocalTraining(batch_size=25)
-    federation = Sequential(model, data)
-    plan = make_plan(federation, asked, name, schedule, training=training, guards=HARMLESS)
-    began = time.perf_counter()
-    unlearn(
-        method[name](schedule), asked, federation, training=training, guards=HARMLESS, evaluate_every=NEVER
-    )
-    seconds = time.perf_counter() - began
-    assert plan.timing is not None
-    assert plan.timing.clients == 4
-    assert seconds / 3 < plan.seconds < 3 * seconds
-
-
-def test_a_plan_asks_no_target_to_train_and_changes_nothing():
-    model, data, asked = hospital()
-    federation, schedule = Counted(Sequential(model, data)), Schedule(2, 0.02, 2, 0.02)
-    expected = unlearn(method["fedosd"](schedule), asked, Sequential(model, data))
-    plan = make_plan(federation, asked, "fedosd", schedule)
-    assert plan.seconds is not None
-    assert federation.trained == {*data} - {"hospital-1"}
-    again = unlearn(method["fedosd"](schedule), asked, federation)
-    assert torch.equal(again.params, expected.params)
-
-
-def test_nobody_is_asked_unless_time_is_wanted():
-    federation = Counted(Quadratics())
-    plan = make_plan(federation, request(), "fedosd", SCHEDULE, measured=False)
-    assert federation.exchanges == federation.measured == 0
-    assert plan.seconds is plan.timing is None
-    assert any("nothing was measured" in caution for caution in plan.cautions)
+    assert plan.phases[0].retained == 2
+    assert federation.messages <= plan.total("messages") < planned("fast-retrain", HARMLESS).total("messages")
 
 
 def test_all_problems_are_told_at_once():
     asked = replace(request(history=History()), fresh=None, shapes={}, public=None)
-    quiet = Counted(Quadratics(), without=("site-1", "site-3", "site-4"))
+    quiet = Counted(without=("site-1", "site-3", "site-4"))
     quiet.task = MultiLabel()
     quiet.authorised = "site-2"
     schedule = replace(SCHEDULE, unlearn_lr=1e-39)
@@ -294,14 +128,11 @@ def test_all_problems_are_told_at_once():
         "ProjectedAscent needs fresh",
         "ProjectedAscent needs locals",
         "site-1 has not asked to be forgotten: the signed request is by site-2",
-        "target 'site-1' is not present",
+        "target 'site-1' is not present, and fupga asks it to help",
     ):
         assert part in said
     assert len(plan.problems) == len(set(plan.problems))
     assert not plan.ready
-    assert plan.phases == ()
-    assert plan.recorded.missing == ("locals",)
-    assert plan.online.missing == ("site-1", "site-3", "site-4")
     assert "site-3, site-4 will not take part" in "\n".join(plan.cautions)
 
 
@@ -311,12 +142,12 @@ def test_all_problems_are_told_at_once():
         ("fedsod", {}, "unknown method 'fedsod'; did you mean 'fedosd'?"),
         ("fedosd", {"anker": "never"}, "method 'fedosd' has no option 'anker'; did you mean 'anchor'?"),
         ("retrain", {"rounds": 0}, "rounds = 0: it must be 1 or more"),
+        ("reset", {"layers": ["none"]}, "the model has no parameter 'none'; known: bias, weight"),
     ],
 )
-def test_a_method_that_cannot_be_made_is_a_problem(name, options, said):
+def test_a_method_that_cannot_be_made_or_started_is_a_problem(name, options, said):
     plan = make_plan(Quadratics(), request(), name, SCHEDULE, options=options)
     assert plan.problems == (said,)
-    assert plan.seconds is None
 
 
 @pytest.mark.parametrize("need", ["public", "labels", "norms", "cluster", "residuals", "shapes"])
@@ -326,7 +157,7 @@ def test_what_a_method_needs_and_nobody_recorded_is_a_problem(need):
     lacking = {"public": None} if need == "public" else {"shapes": {}} if need == "shapes" else {}
     left = {key: t for key, t in recorded().tensors().items() if not key.startswith(need)}
     asked = replace(request(), **lacking, history=History.from_tensors(left))
-    federation = Counted(Quadratics())
+    federation = Counted()
     if need == "labels":
         federation.task = MultiLabel()
     plan = make_plan(federation, asked, name, SCHEDULE, smallest=1)
@@ -334,7 +165,7 @@ def test_what_a_method_needs_and_nobody_recorded_is_a_problem(need):
 
 
 def test_a_target_that_is_gone_is_not_asked():
-    federation = Counted(Quadratics(), without=("site-1",))
+    federation = Counted(without=("site-1",))
     plan = make_plan(federation, request(), "fedosd", SCHEDULE, gone=True)
     assert plan.problems == (
         "fedosd asks the targets to help, and they are gone: use a method that does not, such as "
@@ -342,83 +173,54 @@ def test_a_target_that_is_gone_is_not_asked():
     )
     plan = make_plan(federation, request(), "fast-retrain", SCHEDULE, gone=True, retrainings=2)
     assert plan.ready
-    assert plan.evidence.claim == "PROCESS_ONLY"
-    assert any("fast-retrain is exact" in each for each in plan.evidence.possible)
-    assert plan.measured_messages == 2 * 4
-    assert not any(each.who == "target" for each in plan.reveals)
+    assert plan.claim == "PROCESS_ONLY"
+    assert any("fast-retrain is exact" in each for each in plan.evidence)
+    assert federation.messages == 0
 
 
 def test_a_small_target_is_a_problem_only_for_methods_that_use_its_updates():
-    """It has 11 examples; the exact number stays in the dark."""
+    """It has 11 examples; the plan does not tell the number."""
     for name, ready in (("fedosd", False), ("fedkdu", False), ("fast-retrain", True)):
         plan = make_plan(Quadratics(), request(), name, SCHEDULE)
         assert plan.ready is ready
-        assert plan.evidence.examples == {"site-1": "< 32"}
+        assert " 11 " not in json.dumps(plan.as_dict())
         if not ready:
             assert "fewer than 128 training examples" in plan.problems[0]
-        assert " 11 " not in json.dumps(plan.as_dict()["evidence"])
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (1, "< 32"),
-        (31, "< 32"),
-        (32, "32–99"),
-        (99, "32–99"),
-        (100, "100–299"),
-        (300, "300–999"),
-        (999, "300–999"),
-        (1000, "≥ 1,000"),
-    ],
-)
-def test_numbers_of_examples_are_ranges(count, text):
-    assert bucket(count) == text
+def learns(plan: Plan, who: str) -> str:
+    return "\n".join(each for each in plan.reveals if each.startswith(f"{who}: "))
 
 
-def told(plan: Plan, who: str) -> str:
-    return "\n".join(each.sees for each in plan.reveals if each.who == who)
+def test_who_learns_what_follows_from_who_is_asked():
+    osd = planned("fedosd")
+    assert "in all but one dimension for each retained client" in learns(osd, "all who train")
+    assert "the updates of the targets in 4 rounds of unlearning" in learns(osd, "server")
+    assert "all but one dimension" not in "\n".join(planned("fedosd-joint").reveals)
+    # If only the targets work, nobody else sees a model between, unless guards try it.
+    assert "the sum of the targets' updates" in learns(planned("ascent"), "retained clients")
+    assert "every round of unlearning" in learns(planned("ascent", HARMLESS), "retained clients")
+    exact = planned("fast-retrain")
+    assert "targets" not in learns(exact, "server")
+    assert "targets'" not in learns(exact, "retained clients")
+    assert "second moments" in learns(planned("sfu"), "server")
+    assert "Fisher" in learns(planned("ewcsga"), "server")
+    assert "recorded contribution" in learns(planned("fedrecovery"), "retained clients")
 
 
-def plan_of(name: str, guards: Guards | None = None) -> Plan:
-    return make_plan(Quadratics(), request(), name, SCHEDULE, guards=guards, smallest=1, measured=False)
-
-
-def test_who_learns_what_follows_from_who_receives_what():
-    osd = plan_of("fedosd")
-    assert "the target's update in all but at most 4 of 12 dimensions" in told(osd, "retained clients")
-    assert "the part of its own update" in told(osd, "target")
-    assert "up to 4 updates of each target" in told(osd, "server")
-    assert "no step helps everybody, in all but at most 4" in told(plan_of("fupareto"), "retained clients")
-    # Only the targets work in unlearning, so nobody else sees a model between, unless guards try it.
-    assert "the model that unlearning ends with" in told(plan_of("ascent"), "retained clients")
-    assert "every round of unlearning" in told(plan_of("ascent", HARMLESS), "retained clients")
-    exact = plan_of("fast-retrain")
-    assert "no update of a target is in it" in told(exact, "retained clients")
-    assert "each target" not in told(exact, "server")
-    assert "second moments" in told(plan_of("sfu"), "server")
-    assert "Fisher" in told(plan_of("ewcsga"), "server")
-    assert "recorded contribution" in told(plan_of("fedrecovery"), "retained clients")
-
-
-def test_a_verdict_needs_the_target_a_retraining_and_examples():
-    model, data, asked = hospital()
-    federation, schedule = Sequential(model, data), Schedule(1, 0.02, 1, 0.02)
-    none = make_plan(federation, asked, "fedosd", schedule).evidence
+def test_a_verdict_needs_a_retraining():
+    none = planned("fedosd")
     assert none.claim == "PROCESS_ONLY"
-    assert any("none is planned" in each for each in none.impossible)
-    one = make_plan(federation, asked, "fedosd", schedule, retrainings=1).evidence
+    assert any("none is planned" in each for each in none.no_evidence)
+    one = planned("fedosd", retrainings=1)
     assert one.claim == "BEHAVIOURALLY_EQUIVALENT"
-    assert (one.examples, one.unseen) == ({"hospital-1": "300–999"}, {"hospital-1": "32–99"})
-    assert any("second retraining" in each for each in one.impossible)
-    assert any("EQUIVALENT may be out of reach" in each for each in one.impossible)
-    two = make_plan(federation, asked, "fedosd", schedule, retrainings=2, canaries=True).evidence
-    assert any("against 2 retrainings" in each for each in two.possible)
-    assert any("canaries" in each for each in two.possible)
+    assert any("second retraining" in each for each in one.no_evidence)
+    two = planned("fedosd", retrainings=2, canaries=True)
+    assert any("600 forgotten and 600 unseen" in each for each in two.evidence)
+    assert any("canaries" in each for each in two.evidence)
 
 
 def test_a_method_is_chosen_by_what_is_known_of_the_target():
-    plain = request(history=History())
     backdoor = {"poisoned": True, "trusted": True}
     assert recommend().method == "fast-retrain"
     assert recommend().options == {"until_recovered": True}
@@ -429,26 +231,27 @@ def test_a_method_is_chosen_by_what_is_known_of_the_target():
     assert recommend(recorded={"slice"}).method == "sisa"
     for facts in ({}, {"gone": True}, {"poisoned": True, "trusted": False}, backdoor):
         assert "docs/evidence/results.md" in recommend(**facts).reason
-    plan = make_plan(Quadratics(), plain, None, SCHEDULE, gone=True)
+    plan = make_plan(Quadratics(), request(history=History()), None, SCHEDULE, gone=True)
     assert plan.method == "fast-retrain"
     assert "asks nothing of it" in plan.why
 
 
 @pytest.mark.parametrize(
-    ("name", "rounds", "told"), [("retrain", 4, True), ("retrain", 5, False), ("not", 4, False)]
+    ("name", "rounds", "told"),
+    [("retrain", 4, True), ("retrain", 5, False), ("fast-retrain", 4, True), ("not", 4, False)],
 )
 def test_a_new_model_with_far_fewer_rounds_than_the_present_one_is_a_caution(name, rounds, told):
     plain, schedule = request(history=History()), Schedule(1, 0.1, rounds - 1, 0.1)
+    plan = make_plan(Quadratics(), plain, name, schedule, trained=10)
     said = f"the new model gets {rounds} rounds at most, and the present one had 10"
-    for asked, trained in ((plain, 10), (replace(plain, history=heard(10)), None)):
-        plan = make_plan(Quadratics(), asked, name, schedule, trained=trained)
-        assert any(caution.startswith(said) for caution in plan.cautions) == told
-    assert not any("at most, and" in each for each in make_plan(Quadratics(), plain, name, schedule).cautions)
+    assert any(caution.startswith(said) for caution in plan.cautions) == told
 
 
-def heard(rounds: int) -> History:
-    """What as many rounds record."""
-    return History({"norms": {client: torch.ones(rounds, 1) for client in CLIENTS}})
+def test_what_did_badly_with_clean_targets_is_a_caution():
+    said = "of clean targets, fedosd left too much in our audits (docs/evidence/results.md)"
+    assert said in planned("fedosd").cautions
+    assert said not in planned("fedosd", poisoned=True).cautions
+    assert any("is a control" in each for each in planned("finetune").cautions)
 
 
 def test_a_plan_is_json_and_sentences():
@@ -463,19 +266,18 @@ def test_a_plan_is_json_and_sentences():
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_plan_fits_on_terminals(width, monkeypatch, capsys):
     monkeypatch.setattr(out, "width", width)
-    plan = make_plan(Quadratics(), request(), "fedosd", SCHEDULE)
-    print_plan(plan)
+    print_plan(make_plan(Quadratics(), request(), "fedosd", SCHEDULE))
     shown = capsys.readouterr().out
     table = [line for line in shown.splitlines() if line.startswith(("unlearning", "post-training", "time"))]
     assert max(map(len, table)) <= width
     assert "≤ 4" in shown
     assert "not ready: 1 to solve first" in shown
-    print_plan(make_plan(Quadratics(), request(), "fast-retrain", SCHEDULE, measured=False))
+    print_plan(make_plan(Quadratics(), request(), "fast-retrain", SCHEDULE))
     assert "ready" in capsys.readouterr().out.splitlines()
 
 
 def flower_request(name: str) -> Request:
-    model = network(name)
+    model = model_of(name)
     return Request(
         flatten(model),
         tuple(f"site-{number}" for number in range(5)),
@@ -486,53 +288,184 @@ def flower_request(name: str) -> Request:
     )
 
 
-@pytest.mark.parametrize("name", ["fedosd", "fast-retrain"])
-def test_on_flower_the_numbers_are_the_same(name):
-    federation, schedule = Counted(connected("batch norm")), Schedule(2, 0.01, 2, 0.01)
-    asked = flower_request("batch norm")
-    plan = make_plan(federation, asked, name, schedule, smallest=1, guards=HARMLESS)
-    assert plan.ready
-    assert plan.seconds > 0
-    federation.exchanges = federation.messages = 0
-    outcome = unlearn(method[name](schedule), asked, federation, guards=HARMLESS, evaluate_every=NEVER)
-    assert planned(plan) == counted(outcome, federation)
-
-
 def test_what_an_existing_app_cannot_do_is_a_problem():
     federation = flower.connect_existing(
-        grid(existing("perceptron")), network("perceptron"), clients=5, patience=QUICK
+        grid(existing("perceptron")), model_of("perceptron"), clients=5, patience=QUICK
     )
     asked, schedule = flower_request("perceptron"), Schedule(2, 0.01, 2, 0.01)
     assert make_plan(federation, asked, "fedosd", schedule, smallest=1).ready
     plan = make_plan(federation, asked, "ascent", schedule, smallest=1, retrainings=2)
     assert len(plan.problems) == 1
     assert "this method cannot run on this federation: it needs the step rule 'clipped'" in plan.problems[0]
-    assert any("only our own client code has" in each for each in plan.evidence.impossible)
+    assert any("only our own client code has" in each for each in plan.no_evidence)
 
 
-def test_a_client_that_fails_in_the_measured_round_is_told():
-    class Failing(Quadratics):
-        def exchange(self, jobs, terms=NO_TERMS):
-            replies = super().exchange(jobs, terms)
-            return type(replies)({c: r for c, r in replies.items() if c != "site-3"})
+def test_buffers_are_counted():
+    federation, asked, schedule = (
+        connected("batch norm"),
+        flower_request("batch norm"),
+        Schedule(2, 0.01, 2, 0.01),
+    )
+    plan = make_plan(federation, asked, "fast-retrain", schedule, smallest=1, guards=HARMLESS)
+    outcome = unlearn(
+        method["fast-retrain"](schedule), asked, federation, guards=HARMLESS, evaluate_every=NEVER
+    )
+    for key in ("bytes_down", "bytes_up"):
+        assert sum(row[key] for row in outcome.metrics[1:]) <= plan.total(key)
 
-    plan = make_plan(Failing(), request(), "fast-retrain", SCHEDULE)
-    assert "site-3 did not answer when it was asked for this plan" in plan.cautions
-    assert plan.ready
-    assert {CLIENTS[3]} <= {*plan.phases[0].retained}
+
+# At the desk: a plan has problems exactly where erase refuses, in the same words.
 
 
-def test_jobs_of_a_plan_are_plain():
-    """What is measured for a plan is what every client can do."""
-    seen: list[Job] = []
+LENGTHY = pytest.mark.filterwarnings("ignore:a step of unlearning was longer")
 
-    class Seeing(Quadratics):
-        def exchange(self, jobs, terms=NO_TERMS):
-            seen.extend(jobs.values())
-            return super().exchange(jobs, terms)
 
-    make_plan(Seeing(), request(), "fupga", SCHEDULE)
-    assert {(job.work, str(job.config.get("loss", "-"))) for job in seen} == {
-        ("measure", "-"),
-        ("train", "task"),
-    }
+class Stop(Exception):
+    pass
+
+
+def change(folder, old, new):
+    settings = (folder / "desk.toml").read_text()
+    assert old in settings
+    (folder / "desk.toml").write_text(settings.replace(old, new))
+
+
+def begun(folder):
+    """Kills the run of the client's request after a round."""
+
+    def stop(event):
+        if event.metrics["round"] == 2:
+            raise Stop
+
+    desk = opened(folder)
+    with pytest.raises(Stop):
+        erase(desk, desk.cases()[0].id, ward(), production(desk), listeners=[stop])
+
+
+def small(folder, asked):
+    change(folder, "smallest = 32", "smallest = 1000")
+
+
+def needy(folder, asked):
+    change(folder, '"fedosd"', '"fupga"')
+
+
+def crowded(folder, asked):
+    change(folder, "[training]", "[participation]\nminimum = 4\n\n[training]")
+
+
+def slow(folder, asked):
+    change(folder, "unlearn_lr = 0.5", "unlearn_lr = 1e-39")
+
+
+def absent(folder, asked):
+    asked["federation"] = Unsteady(lambda client, number: client == WARD)
+
+
+def gone(folder, asked):
+    asked["gone"] = True
+
+
+def stranger(folder, asked):
+    trained = recorded_by(CLIENTS[2:])
+    asked["history"] = History(trained)
+
+
+def recorded_by(clients):
+    return {"norms": {client: torch.ones(3, 1) for client in clients}}
+
+
+def other_model(folder, asked):
+    asked["model"] = network(5)
+
+
+def unspeakable(folder, asked):
+    asked["engine"] = "My Engine"
+
+
+def overtaken(folder, asked):
+    desk = opened(folder)
+    other = receive(desk, document("site-2"), module_hash(production(desk)))
+
+    def stop(event):
+        raise Stop
+
+    with pytest.raises(Stop):
+        erase(desk, other.id, ward(), production(desk), listeners=[stop])
+
+
+def other_settings(folder, asked):
+    begun(folder)
+    change(folder, "floor = 1.0", "floor = 0.9")
+
+
+def nothing(folder, asked):
+    pass
+
+
+def continued(folder, asked):
+    """A run that has begun goes on without the target: it ends as partial, which is no refusal."""
+    begun(folder)
+    absent(folder, asked)
+
+
+OBSTACLES = (
+    *(small, needy, crowded, slow, absent, gone, stranger),
+    *(other_model, unspeakable, overtaken, other_settings),
+)
+
+
+@LENGTHY
+@pytest.mark.parametrize("received", [True, False], ids=["received", "signed"])
+@pytest.mark.parametrize("obstacle", [*OBSTACLES, nothing, continued], ids=lambda each: each.__name__)
+def test_a_plan_has_problems_exactly_where_erase_refuses(obstacle, received, tmp_path):
+    folder = make(tmp_path / "desk")
+    if not received and obstacle in (other_settings, continued):
+        pytest.skip("a request that has begun was received")
+    desk = opened(folder)
+    if received:
+        receive(desk, document(), module_hash(production(desk)))
+    asked = {"federation": ward(), "model": production(desk), "gone": False, "history": None, "engine": "own"}
+    obstacle(folder, asked)
+    desk, given = opened(folder), dict(asked)
+    there, model = given.pop("federation"), given.pop("model")
+    text = None if received else document()
+    plan = plan_erasure(desk, WARD, there, model, document=text, **given)
+    case = receive(desk, document(), module_hash(production(desk)))
+    try:
+        case = erase(desk, case.id, there, model, **given)
+    except FedUnlearnError as error:
+        said = str(error).removeprefix("the request cannot be answered yet: ").partition(" (and ")[0]
+        assert said == plan.problems[0]
+        assert obstacle in OBSTACLES
+    else:
+        assert plan.ready, plan.problems
+        assert obstacle in (nothing, continued)
+        assert case.standing is (Standing.PARTIAL if obstacle is continued else Standing.CERTIFIED)
+
+
+@LENGTHY
+def test_the_time_is_that_of_the_last_recorded_run(tmp_path):
+    folder = make(tmp_path / "desk", more="keep_days = 3")
+    desk = opened(folder)
+    plan = plan_erasure(desk, WARD, ward(), production(desk), document=document())
+    assert plan.seconds is None
+    assert dict(plan.facts)["time"] == "measured on the first round"
+    case = receive(desk, document(), module_hash(production(desk)))
+    erase(desk, case.id, ward(), production(desk))
+    plan = plan_erasure(desk, "site-2", ward(), production(desk))
+    assert plan.seconds is not None
+    assert plan.seconds > 0
+    assert "the desk's last recorded run" in dict(plan.facts)["time"]
+    (metrics,) = (desk.place(case.id) / "run").glob("*/metrics.jsonl")
+    metrics.write_text("{")
+    assert plan_erasure(desk, "site-2", ward(), production(desk)).seconds is None
+
+
+def test_a_plan_asks_no_client_to_train_and_changes_nothing(tmp_path):
+    folder = make(tmp_path / "desk")
+    before = sorted(path for path in folder.rglob("*"))
+    there = Unsteady()
+    assert plan_erasure(opened(folder), WARD, there, production(opened(folder))).ready
+    assert (there.exchanges, there.rounds) == (1, 0)
+    assert sorted(path for path in folder.rglob("*")) == before

@@ -50,7 +50,7 @@ def interrupted(desk: Desk, number: int) -> None:
 
 
 def test_a_request_waits_until_the_one_before_it_is_finished(desk):
-    interrupted(desk, 18)
+    interrupted(desk, 7)
     with pytest.raises(FedUnlearnError, match="is unlearning: finish or purge it first"):
         answer(desk, document(OTHER), client=OTHER)
     first = answer(desk, document())
@@ -64,7 +64,7 @@ def test_a_request_waits_until_the_one_before_it_is_finished(desk):
 
 def test_a_failed_request_that_was_overtaken_starts_from_the_model_that_is_in_service(desk):
     """Otherwise its answer would bring back the client that was forgotten meanwhile."""
-    gone = Unsteady(lambda client, now: client == TARGET and now > 16)
+    gone = Unsteady(lambda client, now: client == TARGET and now > 5)
     assert answer(desk, document(), gone).standing == "partial"
     assert answer(desk, document(OTHER), client=OTHER).standing == "purged"
     served = module_hash(production(desk))
@@ -77,7 +77,7 @@ def test_a_failed_request_that_was_overtaken_starts_from_the_model_that_is_in_se
 
 
 def test_a_failed_request_that_nobody_overtook_goes_on_where_it_was(desk):
-    gone = Unsteady(lambda client, now: client == TARGET and now > 16)
+    gone = Unsteady(lambda client, now: client == TARGET and now > 5)
     assert answer(desk, document(), gone).standing == "partial"
     there, anew = Unsteady(), Unsteady()
     assert answer(desk, document(), there).standing == "purged"

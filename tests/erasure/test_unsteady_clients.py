@@ -57,7 +57,7 @@ def finished(folder: Path) -> Case:
         return answer(opened(folder), document())
 
 
-ROUNDS, MEASURED, AUDITED = (14, 17, 19), (21, 29), 30
+ROUNDS, MEASURED, AUDITED = (3, 6, 8), (10, 18), 19
 """The exchanges in which the target unlearns, measures the ends of stages, and compares models."""
 
 

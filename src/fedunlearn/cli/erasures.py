@@ -115,13 +115,15 @@ def plan(
             client,
             world.federation,
             world.model,
+            document=document,
             gone=gone,
+            engine="simulated",
             retrainings=world.retrainings,
             trained=world.training_rounds,
         )
     print_plan(found)
     if world.retrainings:
-        print_text(f"The audit also retrains {world.retrainings} models; time and cost are without it.")
+        print_text(f"The audit also retrains {world.retrainings} models; cost and time are without it.")
     if found.problems:
         fail("the request cannot be answered yet: see the problems above", 3)
 

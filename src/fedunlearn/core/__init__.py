@@ -26,13 +26,17 @@ from .messages import (
     Vector,
     train,
 )
-from .phase import Jobs, Phase, Round
+from .phase import EVERYBODY, NOBODY, RETAINED, TARGETS, Jobs, Phase, Role, Round
 from .registry import did_you_mean
 from .request import Request, names_of
 from .state import Event, Guarded, Listener, Metrics, Outcome, Progress, Stage, State, Status
 from .task import Batch, LabelTask, Task
 
 __all__ = [
+    "EVERYBODY",
+    "NOBODY",
+    "RETAINED",
+    "TARGETS",
     "Accountable",
     "Authorising",
     "Batch",
@@ -60,6 +64,7 @@ __all__ = [
     "Replies",
     "Reply",
     "Request",
+    "Role",
     "Round",
     "Selective",
     "Stage",

@@ -60,6 +60,10 @@ class Accountable(Protocol):
 class Authorising(Protocol):
     """A federation that must be shown the signed request of a client before it forgets that client."""
 
+    def examine(self, client: ClientId, document: str, **settings: Any) -> object:
+        """Refuses a request that ``authorise`` would refuse, and changes nothing."""
+        ...
+
     def authorise(self, client: ClientId, document: str, **settings: Any) -> object:
         """Checks the request; ``FlowerFederation.authorise`` explains the settings."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .errors import FedUnlearnError
 from .history import KINDS
-from .phase import Phase
+from .phase import Phase, Role
 from .registry import did_you_mean
 from .request import Request
 from .task import LabelTask, Task
@@ -25,6 +25,11 @@ REMEDIES = {
 def needs(phases: Sequence[Phase]) -> frozenset[str]:
     """What some phase of a method needs."""
     return frozenset().union(*(phase.needs for phase in phases))
+
+
+def asks(phases: Sequence[Phase]) -> frozenset[Role]:
+    """Whose clients the rounds of a method may ask."""
+    return frozenset[Role]().union(*(phase.asks for phase in phases if phase.rounds))
 
 
 def recorded(phases: Sequence[Phase]) -> frozenset[str]:

@@ -469,6 +469,11 @@ class _Run:
                 f"{where} asks {unknown[0]!r}, which is not a client of this request: ask request.targets, "
                 "request.retained or request.asked"
             )
+        if "targets" not in phase.asks and (asked := [c for c in self.request.targets if c in jobs]):
+            raise FedUnlearnError(
+                f"{where} asks the target {asked[0]!r}, and the phase declares that it asks none: add "
+                "'targets' to its asks"
+            )
 
     def _guarded(
         self,

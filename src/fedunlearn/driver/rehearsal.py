@@ -1,4 +1,4 @@
-"""A rehearsal: what a method will ask of its clients, found out before anybody is asked."""
+"""The jobs of the first round of each phase, found without asking any client."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def refusals(phases: Sequence[Phase], request: Request, federation: Selective) -
 
 
 def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
-    """The jobs of the first round of each phase, which hears made-up replies.
+    """Yield the jobs of the first round of each phase, which receives made-up replies.
 
-    A round is pure, so nothing happens. It ends early where a method needs more than displacements.
+    A round is pure, so nothing happens. It ends early if a method needs more than displacements.
     """
     state = State(request.params, buffers=request.buffers)
     for phase in phases:
@@ -61,14 +61,8 @@ def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
             continue
 
 
-def made_up(client: ClientId, job: Job, *names: object) -> Reply:
-    """A reply of the right shape to any job; the names decide the numbers of an update."""
-    if job.work == "measure":
-        return Reply(None, 1, {str(job.config.get("on", "test")): {"loss": Mean(1.0, 1)}})
-    if job.work != "train":
-        # As second moments, those of one input that all clients share: there is room beside it.
-        arrays = {name: job.params.new_ones(shape) for name, shape in job.expects.items()}
-        return Reply(None, 1, arrays=arrays)
-    random = generator("rehearsal", client, *names)
+def made_up(client: ClientId, job: Job) -> Reply:
+    """Return a displacement of the right shape; the name of the client decides its numbers."""
+    random = generator("rehearsal", client)
     moved = torch.randn(job.params.shape, generator=random, dtype=job.params.dtype)
     return Reply(SCALE * moved, 1, {"train": {"loss": Mean(1.0, 1)}}, buffers=job.buffers or {})

@@ -15,6 +15,7 @@ class Joined:
         self._local = local
         if isinstance(federation, Authorising):
             self.authorise = federation.authorise
+            self.examine = federation.examine
 
     @property
     def task(self) -> Task:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 
 from torch import nn
 
 from ..authority import stated_model
-from ..core import ClientId, Federation, FedUnlearnError, History, Request, State, vectors
-from ..core.hashes import model_hash
-from ..record import fingerprint, json_bytes, read_state, read_tensors, write
+from ..core import Authorising, ClientId, Federation, FedUnlearnError, History, Request, State, vectors
+from ..core.hashes import model_hash, module_hash
+from ..methods import recommended_options
+from ..record import fingerprint, json_bytes, read_metrics, read_state, read_tensors, write
 from ..record.files import explained, tensor_bytes
 from ..record.states import state_bytes
-from ..server import fresh_model
+from ..server import fresh_model, read_history
 from .certifying import NOTICEABLE, RETRAINED, check_words
-from .desk import Desk
+from .desk import Case, Desk
 from .plan import Plan, make_plan
+from .settings import SETTINGS
 from .work import RUN, Work
 
 ORIGINAL, HISTORY = "omega0.sealed", "history.sealed"
@@ -30,62 +34,101 @@ def plan_erasure(
     federation: Federation,
     model: nn.Module,
     *,
-    history: History | None = None,
+    document: str | None = None,
+    history: Path | History | None = None,
     gone: bool = False,
+    engine: str = "own",
     retrainings: int = 0,
     build: Callable[[], nn.Module] | None = None,
     trained: int | None = None,
 ) -> Plan:
-    """What answering a request of a client would take; it changes nothing; ``trained``: see ``make_plan``."""
-    policy = desk.policy
-    present = federation.present()
-    clients = tuple(sorted({*present, client}.difference(desk.forgotten(present - {client}))))
+    """Return what answering a request of a client would take; it changes nothing.
+
+    The problems of the plan are those for which ``erase`` with the same arguments refuses the request.
+    ``document`` is a signed request that the desk has not received yet. ``retrainings`` and ``trained``: see
+    ``make_plan``.
+    """
+    case = desk.waiting_case(client)
+    planned = check(
+        Work(desk, case.id if case else "", client, federation, model, gone, engine),
+        case,
+        document if case is None else desk.document(case.id),
+        history,
+        build,
+        retrainings=retrainings,
+        trained=trained,
+    )
+    pace = seconds_a_round(desk)
+    return planned if pace is None else replace(planned, seconds=pace * planned.total("rounds"))
+
+
+def check(
+    work: Work,
+    case: Case | None,
+    document: str | None,
+    given: Path | History | None,
+    build: Callable[[], nn.Module] | None,
+    *,
+    retrainings: int = 0,
+    trained: int | None = None,
+) -> Plan:
+    """Return the plan of a request; ``erase`` refuses it while the plan has problems."""
+    desk, client, policy = work.desk, work.client, work.desk.policy
+    under_way = case is not None and case.under_way
+    history = read_history(given) if isinstance(given, Path) else given
+    if case is not None and (kept := recorded(work)) is not None:
+        history = kept
+    present = work.federation.present()
     request = Request(
-        vectors.flatten(model),
-        clients,
+        vectors.flatten(work.model),
+        tuple(sorted({*present, client}.difference(desk.forgotten(present - {client})))),
         (client,),
-        lambda purpose: fresh_model(model, build, policy.seed, purpose),
-        buffers=vectors.buffers(model),
-        shapes=vectors.shapes(model),
+        lambda purpose: fresh_model(work.model, build, policy.seed, purpose),
+        buffers=vectors.buffers(work.model),
+        shapes=vectors.shapes(work.model),
         history=history or History(),
         seed=policy.seed,
     )
     plan = make_plan(
-        federation,
+        work.federation,
         request,
-        policy.method or None,
+        work.method if under_way else policy.method or None,
         policy.stages,
-        options=policy.options,
+        options=policy.options if policy.method or not under_way else recommended_options(work.method),
         participation=policy.taking_part,
         guards=policy.guards.guards(),
         training=policy.local_training,
-        gone=gone,
+        gone=work.gone,
+        begun=under_way and any((work.place / RUN).glob("*/checkpoints/*.safetensors")),
         smallest=policy.smallest,
         retrainings=retrainings,
         trained=trained,
     )
     points = f"{100 * policy.floor:g} points of accuracy is not installed; above {100 * NOTICEABLE:g}, the"
     floor = f"a model that costs the retained clients more than {points} certificate says so"
-    return replace(plan, cautions=(*plan.cautions, floor))
+    return replace(
+        plan,
+        problems=tuple(dict.fromkeys([*_desk_problems(work, case, document, plan.method), *plan.problems])),
+        cautions=(*plan.cautions, floor),
+    )
 
 
-def admit(work: Work, given: History | None, build: Callable[[], nn.Module] | None) -> None:
-    """Refuses a request while something stands in its way; keeps the model and the history before it.
+def require_ready(plan: Plan) -> None:
+    """Refuse a request whose plan has problems."""
+    if plan.problems:
+        more = f" (and {len(plan.problems) - 1} more: look at the plan)" if len(plan.problems) > 1 else ""
+        raise FedUnlearnError(f"the request cannot be answered yet: {plan.problems[0]}{more}")
+
+
+def admit(work: Work, plan: Plan, given: History | None) -> None:
+    """Admit a request, and keep the model and the history before it.
 
     After a failure the run begins anew, unless neither the model nor the settings have changed. A history
     that was kept is used again: the client's rows are nowhere else.
     """
     model = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
-    _check_turn(work, model_hash(model))
     last = work.case.last("admitted")
     history = recorded(work) or given
-    plan = plan_erasure(
-        work.desk, work.client, work.federation, work.model, history=history, gone=work.gone, build=build
-    )
-    if plan.problems:
-        more = f" (and {len(plan.problems) - 1} more: look at the plan)" if len(plan.problems) > 1 else ""
-        raise FedUnlearnError(f"the request cannot be answered yet: {plan.problems[0]}{more}")
-    check_words(plan.method, work.engine, work.desk.policy.options)
     same = {"model": model_hash(model), "settings": settings(work.desk, plan.method)}
     if last is None or not same.items() <= last.fields.items():
         for folder in (work.place / RUN, work.place / RETRAINED):
@@ -102,9 +145,9 @@ def admit(work: Work, given: History | None, build: Callable[[], nn.Module] | No
     work.tell(
         "admitted",
         method=plan.method,
-        retained=plan.online.retained,
-        rounds=sum(phase.rounds for phase in plan.phases),
-        asks=any(phase.targets for phase in plan.phases),
+        retained=plan.retained,
+        rounds=plan.total("rounds"),
+        asks=plan.asks_targets,
         plan=_fingerprint(plan),
         **same,
         **kept,
@@ -138,28 +181,75 @@ def recorded(work: Work) -> History | None:
     return History.from_tensors(read_tensors(path, work.key)[0])
 
 
-def _check_turn(work: Work, model: str) -> None:
-    """Requests are answered one after the other, each from the model that the one before it left behind."""
+def seconds_a_round(desk: Desk) -> float | None:
+    """Return the seconds of a round in the last run that the desk has kept; None without one."""
+    runs = (desk.folder / "requests").glob(f"*/{RUN}/*/metrics.jsonl")
+    for path in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            rows = read_metrics(path.parent)
+        except FedUnlearnError:
+            continue  # a damaged run is told by those who continue it
+        if seconds := [float(row["seconds"]) for row in rows if "seconds" in row]:
+            return fmean(seconds)
+    return None
+
+
+def _desk_problems(work: Work, case: Case | None, document: str | None, method: str) -> Iterator[str]:
+    """Say what keeps the desk from answering a request now, whatever the method needs."""
+    try:
+        if document is not None:
+            _examine(work, document)
+        check_words(method, work.engine, work.desk.policy.options)
+    except FedUnlearnError as error:
+        yield str(error)
+    if case is None or not case.under_way:
+        yield from _turn_problems(work, document)
+        return
+    admitted = case.last("admitted")
+    if admitted is None or admitted.fields["settings"] != settings(
+        work.desk, work.desk.policy.method or work.method
+    ):
+        yield (
+            f"the settings in {work.desk.folder / SETTINGS} have changed since request {work.request} was "
+            "begun: restore them until it has ended"
+        )
+
+
+def _examine(work: Work, document: str) -> None:
+    """Refuse a request that the federation would not accept; a client that is gone is not asked."""
+    if isinstance(work.federation, Authorising) and not work.gone:
+        authenticated = work.case.last("authenticated") if work.request else None
+        work.federation.examine(
+            work.client,
+            document,
+            name=work.desk.policy.federation,
+            now=authenticated.time if authenticated else work.desk.clock(),
+        )
+
+
+def _turn_problems(work: Work, document: str | None) -> Iterator[str]:
+    """Each request is answered from the model that the one before it left behind."""
+    model = module_hash(work.model)
     for other in work.desk.cases():
         if other.id != work.request and other.under_way:
-            raise FedUnlearnError(f"request {other.id} is {other.standing}: finish or purge it first")
+            yield f"request {other.id} is {other.standing}: finish or purge it first"
     installed = [entry for entry in work.desk.ledger.entries if entry.event == "installed"]
     if installed and installed[-1].fields["model"] == model:
         return
     replaced = [work.desk.case(entry.request).last("admitted") for entry in installed]
     if model in [admitted.fields["model"] for admitted in replaced if admitted]:
-        raise FedUnlearnError(
+        yield (
             "the model still knows a client that this desk has forgotten: put the one that was installed "
             "last back into production"
         )
-    if model != stated_model(work.desk.document(work.request)):
-        raise FedUnlearnError(
+    elif document is not None and model != stated_model(document):
+        yield (
             "the model is neither the one that the request names nor the one that was installed last: put "
             "one of them back into production, or let the client sign a new request"
         )
 
 
 def _fingerprint(plan: Plan) -> str:
-    """Of what a plan says, without the time that it estimates."""
+    """Return the digest of what a plan says, without the time that it estimates."""
     told = plan.as_dict()
-    return fingerprint({name: told[name] for name in told.keys() - {"seconds", "timing", "sentences"}})
+    return fingerprint({name: told[name] for name in told.keys() - {"seconds", "sentences"}})

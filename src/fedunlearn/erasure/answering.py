@@ -24,11 +24,10 @@ from ..core import (
 from ..methods import recommended_options
 from ..record import locked, read_tensors
 from ..server import ForgettingFailed, forget, read_history, remove_rows
-from .admission import admit, original, recorded, settings
+from .admission import admit, check, original, recorded, require_ready
 from .certifying import MODEL, install
 from .conclusion import conclude, found, target_missing
 from .desk import Case, Desk, Standing
-from .settings import SETTINGS
 from .work import RUN, Auditor, Work
 
 
@@ -68,8 +67,10 @@ def erase(
         work = Work(desk, request, client, federation, model, gone, engine)
         if not case.last("certified"):
             _authorise(work)
+            plan = check(work, case, desk.document(request), history, build)
+            require_ready(plan)
             if case.standing is Standing.AUTHENTICATED or case.standing.failed:
-                admit(work, read_history(history) if isinstance(history, Path) else history, build)
+                admit(work, plan, read_history(history) if isinstance(history, Path) else history)
             if isinstance(history, Path) and recorded(work) is not None:
                 remove_rows(history, [client])
             _unlearn(work, original(work), auditor, build, listeners)
@@ -116,12 +117,7 @@ def _unlearn(
 ) -> None:
     """Runs the method, unless this attempt has ended, and tells what was found."""
     desk, policy = work.desk, work.desk.policy
-    case, admitted = work.case, work.case.last("admitted")
-    if admitted is None or admitted.fields["settings"] != settings(desk, policy.method or work.method):
-        raise FedUnlearnError(
-            f"the settings in {desk.folder / SETTINGS} have changed since request {work.request} was begun: "
-            "restore them until it has ended"
-        )
+    case = work.case
     if case.standing is Standing.ADMITTED:
         work.tell("unlearning", attempt=case.attempt + 1)
     vectors.load(work.model, before)

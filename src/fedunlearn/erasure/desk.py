@@ -228,6 +228,18 @@ class Desk:
             by_request.setdefault(entry.request, []).append(entry)
         return [Case(request, tuple(found), self._erase) for request, found in by_request.items()]
 
+    def waiting_case(self, client: ClientId) -> Case | None:
+        """The request of a client that the desk has authenticated and not ended; None without one."""
+        for case in self.cases():
+            received = case.last("received")
+            if (
+                case.waiting
+                and received
+                and self.key(case.id).pseudonym(client) == received.fields["subject"]
+            ):
+                return case
+        return None
+
     @property
     def _erase(self) -> str:
         """How a request is answered: the command reaches simulated federations only."""

@@ -1,11 +1,12 @@
-"""The plan of an erasure: what will happen, what it costs and shows, and what stands in its way."""
+"""The plan of an erasure: what the method declares, and what keeps the request from being answered."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..client.audit import audit_job
 from ..core import (
     ClientId,
     Federation,
@@ -13,94 +14,35 @@ from ..core import (
     LocalTraining,
     Phase,
     Request,
-    Stage,
+    Selective,
+    State,
     requirements,
 )
-from ..driver import Guards, Participation, StopRule
-from ..driver.preconditions import preconditions
-from ..evidence.measures import listed
-from ..measure.cost import size
+from ..driver import Guards, Participation
+from ..evidence.measures import EXACT, listed
+from ..evidence.verdicts import MINIMUM
 from ..methods import Recommendation, Schedule, recommend
-from ..methods.fedosd import ForgettingDescent
-from ..methods.joint import JointDescent
-from ..methods.recovering import RecoveringAveraging
-from ..methods.sfu import SubspaceAscent
-from ..methods.sisa import SliceRetraining
-from .costs import (
-    NEVER,
-    PhaseCost,
-    Timing,
-    estimate,
-    evaluation_bytes,
-    evaluations,
-    measure_round,
-    rehearse,
-)
-from .disclosures import Disclosure, disclosures
-from .obstacles import about, absent_targets, cautions, phases_of, too_short, too_small
-from .prospects import Prospects, prospects
+from ..options import phases_of
+from .plan_checks import about, cautions, obstacles
 
-ESTIMATED = (ForgettingDescent, RecoveringAveraging, SubspaceAscent, SliceRetraining)
-"""Phases that may end before their rounds are up, or in which clients may train or send less than at most."""
+PROCESS_ONLY, EQUIVALENT = "PROCESS_ONLY", "BEHAVIOURALLY_EQUIVALENT"
 
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase: numbers are of all its rounds together, as ``metrics.jsonl`` will add them up."""
+    """A phase; messages and bytes are bounds for all its rounds together."""
 
     stage: str
     rounds: int
     lr: float
-    """That it begins with; it decays from round to round."""
-    asked: int
-    """Clients that train in a round."""
     targets: tuple[ClientId, ...]
-    """Targets that must answer in every round."""
-    retained: tuple[ClientId, ...]
-    """Retained clients that are asked, or that participants are drawn from."""
-    exchanges: int
+    """The targets that must answer in every round."""
+    retained: int
+    """The number of retained clients that a round asks."""
     messages: int
-    """To clients; each of them is answered by one reply."""
-    local_trainings: int
+    """Jobs sent to clients, each answered by one reply."""
     bytes_down: int
     bytes_up: int
-    trials: int
-    """Of the exchanges, those in which the utility guard tries a step."""
-    halvings: int
-    """Exchanges that the guard adds at most, if it halves every step as often as it may."""
-    exact: bool
-    """Whether a run in which nobody fails and no step is halved exchanges exactly this.
-
-    Else it is the most, for phases that can end early; with KNOT and drawn participants it is about this.
-    """
-
-
-@dataclass(frozen=True)
-class Online:
-    """Who must be there."""
-
-    needed: tuple[ClientId, ...]
-    """Clients without which no round of some phase can be completed."""
-    minimum: int
-    """Of the retained clients, in every round."""
-    retained: int
-    missing: tuple[ClientId, ...]
-    """Of the clients of the request, those that are not there now."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What the server has stored, and what the method needs of it."""
-
-    needed: tuple[str, ...]
-    present: tuple[str, ...]
-    missing: tuple[str, ...]
-    clients: int
-    """Number of clients that the history describes."""
-    bytes: int
-    """Of the history."""
-    anchors: int
-    """Models of earlier requests."""
 
 
 @dataclass(frozen=True)
@@ -111,63 +53,80 @@ class Plan:
     why: str
     targets: tuple[ClientId, ...]
     phases: tuple[PhasePlan, ...]
-    """Empty where a problem keeps the method from being rehearsed."""
-    measurements: int
-    """How often all clients that are present measure the model, beside the rounds."""
-    measured_messages: int
-    measured_bytes: int
-    """What is sent for that; metrics do not count it."""
-    online: Online
-    seconds: float | None
-    """An estimate; None if nothing was timed."""
-    timing: Timing | None
-    """The exchanges that it was estimated from."""
-    recorded: Recorded
-    reveals: tuple[Disclosure, ...]
-    evidence: Prospects
+    """Empty for a method that cannot be made."""
+    retained: int
+    """The number of retained clients."""
+    minimum: int
+    """The retained clients that must answer in every round."""
+    absent: tuple[ClientId, ...]
+    """Clients of the request that are not present now."""
+    needs: tuple[str, ...]
+    """What the method needs beside clients."""
+    reveals: tuple[str, ...]
+    """What somebody learns, as ``who: what``."""
+    claim: str
+    """The most that can be claimed afterwards (docs/evidence/claims.md)."""
+    evidence: tuple[str, ...]
+    no_evidence: tuple[str, ...]
     cautions: tuple[str, ...]
-    """What does not stand in the way, and should be known."""
+    """What does not stop ``erase``, and should be known."""
     problems: tuple[str, ...]
-    """Every precondition that fails: what, where, and what to do."""
+    """Everything for which ``erase`` refuses the request now."""
+    seconds: float | None = None
+    """The time of all rounds, from the last recorded run of the desk; None without one."""
 
     @property
     def ready(self) -> bool:
+        """Whether ``erase`` would begin now."""
         return not self.problems
 
+    @property
+    def asks_targets(self) -> bool:
+        """Whether some round asks a target."""
+        return any(phase.targets for phase in self.phases)
+
     def total(self, field: str) -> int:
-        """A number of all phases together, such as ``bytes_down``."""
+        """The sum of a field of all phases, such as ``bytes_down``."""
         return sum(getattr(phase, field) for phase in self.phases)
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as a value that JSON can hold."""
+        """Return the plan as a value that JSON can hold."""
         return {**asdict(self), "sentences": list(self.sentences)}
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What the plan says about cost, time, presence, disclosure and evidence, by title."""
+        helping = listed(self.targets) + " in every round of unlearning" if self.asks_targets else "no target"
+        online = f"{helping}; at least {self.minimum} of {self.retained} retained clients in every round; "
+        time = "measured on the first round"
+        if self.seconds is not None:
+            time = f"about {self.seconds:.3g} s for the rounds, at the pace of the desk's last recorded run"
+        return (
+            (
+                "cost",
+                f"at most {self.total('rounds'):,} rounds, {self.total('messages'):,} messages, "
+                f"{self.total('bytes_down') / 1e6:,.1f} MB down and "
+                f"{self.total('bytes_up') / 1e6:,.1f} MB up, unless clients are asked again "
+                "or guards halve a step",
+            ),
+            ("time", time),
+            ("online", online + (f"absent now: {listed(self.absent)}" if self.absent else "all are present")),
+            ("needs", ", ".join(self.needs) or "nothing but the clients"),
+            *(("reveals", each) for each in self.reveals),
+            ("evidence", f"at most {self.claim}"),
+            *(("evidence", each) for each in self.evidence),
+            *(("no evidence", each) for each in self.no_evidence),
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The plan in plain words, problems first."""
-        told = [f"Problem: {problem}." for problem in self.problems]
-        told.append(f"Method: {self.method}, because {self.why}.")
-        if self.phases:
-            bound = "" if all(phase.exact for phase in self.phases) else "at most "
-            told.append(
-                f"Cost: {bound}{self.total('rounds'):,} rounds, {self.total('exchanges'):,} exchanges, "
-                f"{self.total('messages'):,} messages, {megabytes(self.total('bytes_down'))} down and "
-                f"{megabytes(self.total('bytes_up'))} up; beside the rounds, {self.measurements} "
-                f"measurements ({megabytes(self.measured_bytes)})."
-            )
-        if self.seconds is not None and self.timing is not None:
-            told.append(
-                f"Time: about {self.seconds:.3g} s, from a training exchange with {self.timing.clients} "
-                f"clients that took {self.timing.training:.2g} s."
-            )
-        told.append(f"Online: {online_sentence(self)}.")
-        told.append(f"Recorded: {recorded_sentence(self.recorded)}.")
-        told += [f"Reveals: {each.who}: {each.sees}." for each in self.reveals]
-        told.append(f"Evidence: at most {self.evidence.claim}.")
-        told += [f"Evidence: {each}." for each in self.evidence.possible]
-        told += [f"No evidence: {each}." for each in self.evidence.impossible]
-        told += [f"Caution: {each}." for each in self.cautions]
-        return tuple(told)
+        return (
+            *(f"Problem: {each}." for each in self.problems),
+            f"Method: {self.method}, because {self.why}.",
+            *(f"{title.capitalize()}: {fact}." for title, fact in self.facts),
+            *(f"Caution: {each}." for each in self.cautions),
+        )
 
 
 def make_plan(
@@ -180,78 +139,59 @@ def make_plan(
     training: LocalTraining = LocalTraining(),
     participation: Participation = Participation(redo=2),
     guards: Guards | None = Guards(),
-    stop: Sequence[StopRule] = (),
-    evaluate_every: int | None = None,
     gone: bool = False,
+    begun: bool = False,
     poisoned: bool = False,
     trusted: bool = True,
     smallest: int = 128,
     retrainings: int = 0,
     canaries: bool = False,
-    measured: bool = True,
     trained: int | None = None,
 ) -> Plan:
-    """What ``forget`` with the same settings will do; the model and the clients stay as they are.
+    """Return what ``forget`` with the same settings will do; the model and the clients stay as they are.
 
-    Without a ``method``, ``recommend`` chooses one, by ``gone``, ``poisoned`` and ``trusted``. If
-    ``measured``, the clients are asked: all measure the model, and retained ones train it once, for the time
-    and for the sizes of the targets; a target with fewer than ``smallest`` training examples is a problem.
-    ``retrainings`` is how many retrained models an audit will have, and ``canaries`` whether the targets have
-    planted some. ``trained`` is how many rounds the model was trained for; a recorded history may tell it.
+    Without a ``method``, ``recommend`` chooses one, by ``gone``, ``poisoned`` and ``trusted``. A target whose
+    updates the method uses measures the model once: fewer than ``smallest`` training examples are a problem.
+    ``begun`` says that the run has recorded rounds already. ``retrainings`` is the number of retrained models
+    of the audit, ``canaries`` whether the targets have planted some, and ``trained`` the number of rounds
+    that the model was trained for; a recorded history may tell it.
     """
     present = federation.present()
     chosen, why, recommended = _chosen(request, method, gone, poisoned, trusted)
-    phases, problems = phases_of(chosen, schedule, {**recommended, **options})
-    problems += preconditions(phases, request, federation, present, training, participation)
-    expected = present if gone else present | {*request.targets}
-    costs: tuple[PhaseCost, ...] = ()
-    if not list(requirements.missing(phases, request, federation.task)):
-        try:
-            # Targets that a method asks are counted even if they are gone: that is a problem of its own.
-            everybody = present | {*request.targets}
-            costs = rehearse(phases, request, federation.task, everybody, training, participation, guards)
-        except FedUnlearnError as error:
-            problems.append(str(error))
-    helping = tuple(target for target in request.targets if any(_works(cost, target) for cost in costs))
-    problems += absent_targets(chosen, helping, request, present, gone)
-    found = None
-    if measured and present & {*request.clients}:
-        lr = phases[0].lr if phases else schedule.recover_lr
-        found = measure_round(federation, request, present, lr, training, participation)
-    if helping or requirements.needs(phases) & {"updates", "residuals"}:
-        problems += too_small(found, request, smallest)
-    count = evaluations(costs, NEVER if evaluate_every is None else evaluate_every, bool(stop))
-    measuring = sum(client in expected for client in request.clients)
-    timing = None if found is None else found.timing
+    phases: tuple[Phase, ...] = ()
+    problems: list[str] = []
+    try:
+        phases = phases_of(chosen, schedule, {**recommended, **options})
+    except FedUnlearnError as error:
+        problems.append(str(error))
+    else:
+        problems += obstacles(
+            chosen,
+            phases,
+            request,
+            federation,
+            present,
+            training,
+            participation,
+            gone=gone,
+            begun=begun,
+            smallest=smallest,
+        )
+    impossible = tuple(_no_verdict(federation, request, present, gone, retrainings))
     return Plan(
         chosen,
         why,
         request.targets,
-        tuple(_phase(cost, request, expected, participation, guards, bool(stop)) for cost in costs),
-        count,
-        count * measuring,
-        count * measuring * evaluation_bytes(request),
-        Online(
-            helping,
-            participation.minimum,
-            len(request.retained),
-            tuple(client for client in request.clients if client not in present),
-        ),
-        estimate(costs, count, timing) if timing is not None and costs else None,
-        timing,
-        _recorded(phases, request),
-        tuple(disclosures(chosen, costs, request, present)) if costs else (),
-        prospects(
-            chosen,
-            federation,
-            request,
-            present,
-            None if found is None else found.replies,
-            gone=gone,
-            retrainings=retrainings,
-            canaries=canaries,
-        ),
-        (*too_short(phases, request, trained), *cautions(chosen, phases, request, present, found, poisoned)),
+        tuple(_phase(phase, request, present, participation, guards) for phase in phases),
+        len(request.retained),
+        participation.minimum,
+        tuple(client for client in request.clients if client not in present),
+        tuple(sorted(requirements.needs(phases))),
+        tuple(_reveals(chosen, phases, request, guards)) if phases else (),
+        PROCESS_ONLY if impossible else EQUIVALENT,
+        tuple(_evidence(chosen, retrainings, canaries, judged=not impossible)),
+        (*impossible, *_untested(retrainings, canaries, judged=not impossible)),
+        tuple(cautions(chosen, phases, request, present, poisoned=poisoned, trained=trained)),
         tuple(dict.fromkeys(problems)),
     )
 
@@ -265,87 +205,98 @@ def _chosen(
     return Recommendation(method, f"you named it{f': {summary}' if summary else ''}")
 
 
-def _recorded(phases: Sequence[Phase], request: Request) -> Recorded:
-    needed, history = requirements.recorded(phases), request.history
-    return Recorded(
-        tuple(sorted(needed)),
-        tuple(sorted(needed & history.kinds)),
-        tuple(sorted(needed - history.kinds)),
-        len({client for rows in history.rows.values() for client in rows}),
-        size(*history.tensors().values()),
-        len(request.anchors),
-    )
-
-
-def _works(cost: PhaseCost, client: ClientId) -> bool:
-    """Whether a client takes part in rounds, beside the trials of guards."""
-    exchanges = (*cost.first.exchanges, *cost.later.exchanges)
-    return any(client in jobs and jobs[client].work != "measure" for jobs in exchanges)
-
-
 def _phase(
-    cost: PhaseCost,
+    phase: Phase,
     request: Request,
     present: Collection[ClientId],
     participation: Participation,
     guards: Guards | None,
-    watched: bool,
 ) -> PhasePlan:
-    phase, later = cost.phase, cost.later
-    asked = {client for jobs in later.exchanges for client in jobs if _works(cost, client)}
-    pool = tuple(client for client in request.retained if client in present)
-    drawn = participation.draw(pool, "plan")
-    retained = tuple(client for client in pool if client in asked)
-    early = isinstance(phase, ESTIMATED) and not isinstance(phase, JointDescent)
-    stopped = watched and phase.stage is Stage.UNLEARNING
-    tried = int(cost.total(lambda round: round.trials > 0))
+    """Count every round as if all whom the phase may ask answered, with the extra exchange of its first."""
+    retained = [client for client in request.retained if client in present]
+    targets = request.targets if "targets" in phase.asks else ()
+    everybody = len(targets) + (len(retained) if "retained" in phase.asks else 0)
+    drawn = len(participation.draw(retained, "plan")) if "retained" in phase.asks else 0
+    rounds, size = phase.rounds, Phase.message_bytes(phase, request)
+    worked = (rounds * phase.exchanges * (len(targets) + drawn) + everybody) if rounds else 0
+    # Guards try the step of every round, and the model before the first one.
+    tried = (rounds + 1) * len(retained) if guards is not None and rounds else 0
+    # All clients measure the model at the end of every phase and at the start of the run.
+    measured = 2 * (len(retained) + len(request.targets)) if rounds else 0
     return PhasePlan(
         str(phase.stage),
-        cost.rounds,
+        rounds,
         phase.lr,
-        len(asked),
-        tuple(target for target in request.targets if _works(cost, target)),
-        pool if retained and len(drawn) < len(pool) else retained,
-        int(cost.total(lambda round: sum(map(bool, round.exchanges)))),
-        int(cost.total(lambda round: round.messages)),
-        int(cost.total(lambda round: round.local_trainings)),
-        int(cost.total(lambda round: round.bytes_down)),
-        int(cost.total(lambda round: round.bytes_up)),
-        int(cost.total(lambda round: round.trials)),
-        tried * guards.halvings if guards is not None else 0,
-        not early and not stopped and (len(drawn) == len(pool) or len(retained) in (0, len(drawn))),
+        targets if rounds else (),
+        drawn,
+        worked + tried + measured,
+        worked * phase.message_bytes(request) + (tried + measured) * size,
+        worked * phase.message_bytes(request),
     )
 
 
-def online_sentence(plan: Plan) -> str:
-    """Who must be there, in words."""
-    told = [
-        f"{listed(plan.online.needed)} in every round of unlearning"
-        if plan.online.needed
-        else "no target has to help",
-        f"at least {plan.online.minimum} of {plan.online.retained} retained clients in every round",
-    ]
-    told.append(
-        f"missing now: {listed(plan.online.missing)}" if plan.online.missing else "everybody is there"
+def _reveals(method: str, phases: Sequence[Phase], request: Request, guards: Guards | None) -> Iterator[str]:
+    """Say what the server, the clients and later observers learn."""
+    for phase in (phase for phase in phases if phase.rounds):
+        for role in sorted(phase.asks):
+            whose = "the targets" if role == "targets" else "the retained clients"
+            yield f"server: the updates of {whose} in {phase.rounds:,} rounds of {phase.stage}, with losses"
+        if "retained" in phase.asks or guards is not None:
+            yield f"retained clients: the model of every round of {phase.stage}"
+        if "targets" in phase.asks:
+            yield f"targets: the model of every round of {phase.stage}"
+            if "retained" in phase.asks or guards is not None:
+                yield "retained clients: the targets' update in each step, as the method mixes it"
+            else:
+                yield "retained clients: the sum of the targets' updates, from ω⁰ and the new model"
+        yield from phase.reveals
+    yield "server: sums of losses and scores over evaluation sets, with counts, of every client"
+    if len(request.retained) == 1:
+        yield f"all who receive a model: the updates of {request.retained[0]}, because nobody else trains"
+    difference = "what ω⁰ knew of the target's data" if method in EXACT else "what was unlearned"
+    yield (
+        f"whoever holds ω⁰ and the new model: {difference}, so delete ω⁰ and its copies when the request "
+        "is closed"
     )
-    return "; ".join(told)
 
 
-def recorded_sentence(recorded: Recorded) -> str:
-    """What is stored, in words."""
-    needs = (
-        f"the method needs {', '.join(recorded.needed)}" if recorded.needed else "the method needs nothing"
-    )
-    lacks = f", and {', '.join(recorded.missing)} is missing" if recorded.missing else ""
-    kept = (
-        f"; the history describes {recorded.clients} clients in {megabytes(recorded.bytes)}"
-        if recorded.clients
-        else "; no history is stored"
-    )
-    earlier = f", and {recorded.anchors} models of earlier requests" if recorded.anchors else ""
-    return f"{needs}{lacks}{kept}{earlier}"
+def _no_verdict(
+    federation: Federation,
+    request: Request,
+    present: Collection[ClientId],
+    gone: bool,
+    retrainings: int,
+) -> Iterator[str]:
+    """Say why no verdict is possible."""
+    if gone:
+        yield "a verdict: the target is gone, and nobody else holds its data"
+    elif absent := [target for target in request.targets if target not in present]:
+        yield f"a verdict, unless {absent[0]} comes back: nobody else holds its data"
+    if retrainings < 1:
+        yield "a verdict: it compares with a retrained model, and none is planned"
+    if isinstance(federation, Selective):
+        state = State(request.params, buffers=request.buffers)
+        if why := federation.refusal(audit_job(state, compare=True)):
+            yield f"a verdict: {why}"
 
 
-def megabytes(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / 1e6:,.1f} MB" if count >= 5e4 else f"{count / 1e3:,.1f} kB"
+def _evidence(method: str, retrainings: int, canaries: bool, *, judged: bool) -> Iterator[str]:
+    yield "the record of the run: settings, models' digests, metrics of every round"
+    if method in EXACT:
+        yield f"{method} is exact, so this record is enough: only clients without the target's data trained"
+    yield "the scores of every client with a test set or a backdoor, before and after"
+    if judged:
+        models = f"{retrainings} retraining{'s' if retrainings > 1 else ''}"
+        yield (
+            f"a verdict against {models}, if the target stays until the audit and has {MINIMUM} forgotten "
+            f"and {MINIMUM} unseen examples"
+        )
+    if canaries:
+        yield "a lower bound on what the model remembers of the planted canaries"
+
+
+def _untested(retrainings: int, canaries: bool, *, judged: bool) -> Iterator[str]:
+    if judged and retrainings == 1:
+        yield "how far chance moves the numbers: that needs a second retraining"
+    if not canaries:
+        yield "canaries: none were planted at enrolment, and they cannot be added now"

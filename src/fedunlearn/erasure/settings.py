@@ -16,7 +16,7 @@ from ..experiment.problems import first_problem
 from ..experiment.settings import Count, GuardsPlan, Natural, ParticipationPlan, Place, Rate, Table, Training
 from ..methods import Schedule
 from ..options import check_options
-from .obstacles import about
+from .plan_checks import about
 
 SETTINGS = "desk.toml"
 
@@ -128,7 +128,7 @@ def read_policy(folder: Path) -> Policy:
         raise FedUnlearnError(f"{path}: {first_problem(error, Policy)}") from None
     if policy.method:
         try:
-            if about(policy.method).get("summary", "").startswith("control"):
+            if about(policy.method).get("kind") == "control":
                 raise FedUnlearnError(
                     f"{policy.method} is a control for comparisons and forgets nothing: choose another method"
                 )

@@ -27,6 +27,7 @@ class Ascent(TargetTraining):
     paper="-",
     summary="control: unconstrained gradient ascent at the targets",
     online="targets, then retained",
+    kind="control",
 )
 def ascent(schedule: Schedule, *, clip: float = 5.0) -> tuple[Phase, ...]:
     """``clip`` bounds the norm of the gradient of each local step; the loss itself is unbounded."""

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from ..client.steps import Step, clipped
 from ..core import (
+    EVERYBODY,
+    TARGETS,
     Batch,
     Job,
     Jobs,
@@ -19,6 +21,7 @@ from ..core import (
     Phase,
     Replies,
     Request,
+    Role,
     Round,
     Stage,
     State,
@@ -76,6 +79,16 @@ class ElasticAscent(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"labels"})
+    reveals: ClassVar[tuple[str, ...]] = (
+        "server: of each client that it asks in the first round, the diagonal of the Fisher information",
+    )
+
+    @property
+    def asks(self) -> frozenset[Role]:
+        return TARGETS if self.whose == "target" else EVERYBODY
+
+    def message_bytes(self, request: Request) -> int:
+        return 3 * super().message_bytes(request)
 
     def round(self, request: Request, state: State) -> Round:
         if "fisher" not in state.memory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import ClientId, History, Phase, Request, Round, Stage, State, history, train
+from ..core import RETAINED, ClientId, History, Phase, Request, Role, Round, Stage, State, history, train
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Averaging(Phase):
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     step_rule: ClassVar[str] = "plain"
     """By which the clients train."""
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def round(self, request: Request, state: State) -> Round:
         replies = yield {client: train(state.params, step=self.step_rule) for client in request.asked}

@@ -13,7 +13,21 @@ from torch import Tensor, nn
 
 from ..client.losses import Loss
 from ..client.proxies import Proxies, class_proxies
-from ..core import Batch, Job, LabelTask, Phase, Request, Round, Stage, State, require, train, vectors
+from ..core import (
+    RETAINED,
+    Batch,
+    Job,
+    LabelTask,
+    Phase,
+    Request,
+    Role,
+    Round,
+    Stage,
+    State,
+    require,
+    train,
+    vectors,
+)
 from ..core.registry import loss, method
 from ..maths import project_off
 from .schedule import Schedule
@@ -59,6 +73,9 @@ class ConflictAwareAscent(TargetTraining):
 
     needs: ClassVar[frozenset[str]] = frozenset({"labels"})
 
+    def message_bytes(self, request: Request) -> int:
+        return 2 * super().message_bytes(request)
+
     def job(self, request: Request, state: State) -> Job:
         origin = {"origin": request.params}
         return train(
@@ -76,6 +93,7 @@ class RecoveryWithoutRollback(Phase):
     """Averages the retained clients, without the part of the mean update that leads back towards ω⁰."""
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def round(self, request: Request, state: State) -> Round:
         replies = yield {client: train(state.params) for client in request.asked}

@@ -8,7 +8,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import ClientId, Phase, Replies, Request, Round, Stage, State, Status, Vector, require, train
+from ..core import (
+    RETAINED,
+    ClientId,
+    Phase,
+    Replies,
+    Request,
+    Role,
+    Round,
+    Stage,
+    State,
+    Status,
+    Vector,
+    require,
+    train,
+)
 from ..core.registry import method
 from .schedule import Schedule
 
@@ -25,6 +39,7 @@ class CalibratedReplay(Phase):
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"norms"})
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def start(self, request: Request, state: State) -> State:
         # The BatchNorm statistics in ω⁰ depend on the targets too.
@@ -79,6 +94,7 @@ class LayerwiseReplay(CalibratedReplay):
     source="summaries and public code",
     summary="replays the recorded rounds without the targets: new directions, recorded norms",
     online="retained",
+    clean_targets="forgot enough and harmed retained clients",
 )
 def federaser(schedule: Schedule, *, effort: float = 1.0, layerwise: bool = False) -> tuple[Phase, ...]:
     """``effort`` is the share of the local epochs spent on calibration (the paper's r);

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..client.losses import Loss, teacher_logits
-from ..core import Batch, Job, LabelTask, Phase, Request, Round, Stage, State, require, train
+from ..core import NOBODY, Batch, Job, LabelTask, Phase, Request, Role, Round, Stage, State, require, train
 from ..core.registry import loss, method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -36,6 +36,10 @@ class UpdateErasure(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
+    asks: ClassVar[frozenset[Role]] = NOBODY
+    reveals: ClassVar[tuple[str, ...]] = (
+        "retained clients: the targets' recorded contribution, as the distance of the new model from ω⁰",
+    )
 
     def round(self, request: Request, state: State) -> State:
         added = sum(
@@ -54,6 +58,7 @@ class PublicDistillation(Phase):
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"labels", "public"})
+    asks: ClassVar[frozenset[Role]] = NOBODY
 
     def round(self, request: Request, state: State) -> Round:
         assert request.public is not None

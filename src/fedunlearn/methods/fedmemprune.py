@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Phase, Request, Round, Stage, State, Vector, require, train
+from ..core import RETAINED, Phase, Request, Role, Round, Stage, State, Vector, require, train
 from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -27,6 +27,7 @@ class RedundancyPruning(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def round(self, request: Request, state: State) -> Round:
         assert request.fresh is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..client.losses import require_unlearning_loss
-from ..core import Phase, Replies, Request, Round, Stage, State, Status, Vector, train
+from ..core import RETAINED, Phase, Replies, Request, Role, Round, Stage, State, Status, Vector, train
 from ..core.registry import method
 from ..core.seeds import generator
 from ..maths import Direction, DirectionStatus, orthogonal_direction, project_off
@@ -37,6 +37,9 @@ class ForgettingDescent(Phase):
     direction: Direct = steepest
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+    reveals: ClassVar[tuple[str, ...]] = (
+        "all who train: that update in all but one dimension for each retained client, at most",
+    )
 
     def round(self, request: Request, state: State) -> Round:
         replies = yield {target: train(state.params, self.loss) for target in request.targets} | {
@@ -90,6 +93,7 @@ class AnchoredAveraging(Phase):
     anchor: Anchor = "reverting"
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def round(self, request: Request, state: State) -> Round:
         replies = (yield {client: train(state.params) for client in request.asked}).some(request.asked)
@@ -107,6 +111,7 @@ class AnchoredAveraging(Phase):
     source="paper and its code",
     summary="orthogonal steepest descent on the unlearning loss, then anchored averaging",
     online="targets and retained, then retained",
+    clean_targets="left too much",
 )
 def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reverting") -> tuple[Phase, ...]:
     """``objective`` is the targets' unlearning loss. ``anchor`` selects the post-training updates to

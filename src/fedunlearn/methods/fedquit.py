@@ -45,6 +45,9 @@ class Quitting(TargetTraining):
 
     needs: ClassVar[frozenset[str]] = frozenset({"labels"})
 
+    def message_bytes(self, request: Request) -> int:
+        return 2 * super().message_bytes(request)
+
     def job(self, request: Request, state: State) -> Job:
         return train(state.params, "virtual_teacher", arrays={"teacher": request.params})
 
@@ -55,6 +58,7 @@ class Quitting(TargetTraining):
     source="paper's code",
     summary="the targets distil from the old model with their labels' logits lowered",
     online="targets, then retained",
+    clean_targets="left too much",
 )
 def fedquit(schedule: Schedule, *, rounds: int = 1) -> tuple[Phase, ...]:
     """``rounds`` is the number of rounds of local training at the targets.

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core import FedUnlearnError, Phase, Request, Stage, State, Status, require
+from ..core import NOBODY, FedUnlearnError, Phase, Request, Role, Stage, State, Status, require
 from ..core.registry import method
 from ..core.seeds import generator
 from .fedavg import Averaging
@@ -25,6 +25,10 @@ class ResidualSubtraction(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"residuals"})
+    asks: ClassVar[frozenset[Role]] = NOBODY
+    reveals: ClassVar[tuple[str, ...]] = (
+        "retained clients: the targets' recorded contribution, as the distance of the new model from ω⁰",
+    )
 
     def round(self, request: Request, state: State) -> State:
         shares = {target: float(request.history.of("share", target)) for target in request.targets}

@@ -8,7 +8,14 @@ from .fedavg import Averaging
 from .schedule import Schedule
 
 
-@method("finetune", paper="-", summary="control: post-training only, no unlearning", online="retained")
+@method(
+    "finetune",
+    paper="-",
+    summary="control: post-training only, no unlearning",
+    online="retained",
+    kind="control",
+    clean_targets="left too much",
+)
 def finetune(schedule: Schedule) -> tuple[Phase, ...]:
     """Uses the total number of rounds of both stages."""
     return (Averaging(schedule.rounds, schedule.recover_lr),)

@@ -10,7 +10,20 @@ from typing import ClassVar, Literal
 import torch
 
 from ..client.steps import Step, clipped
-from ..core import FedUnlearnError, Job, Phase, Request, Round, Stage, State, Vector, require, train
+from ..core import (
+    TARGETS,
+    FedUnlearnError,
+    Job,
+    Phase,
+    Request,
+    Role,
+    Round,
+    Stage,
+    State,
+    Vector,
+    require,
+    train,
+)
 from ..core.registry import method, step
 from ..maths import distance
 from .fedavg import Averaging
@@ -42,6 +55,10 @@ class ProjectedAscent(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"fresh", "locals"})
+    asks: ClassVar[frozenset[Role]] = TARGETS
+
+    def message_bytes(self, request: Request) -> int:
+        return 2 * super().message_bytes(request)
 
     def start(self, request: Request, state: State) -> State:
         centre = self._centre(request)
@@ -85,6 +102,7 @@ class ProjectedAscent(Phase):
     source="paper's code",
     summary="projected gradient ascent at the targets, in a ball around the others' mean model",
     online="targets, then retained",
+    clean_targets="left too much",
 )
 def fupga(
     schedule: Schedule, *, clip: float = 5.0, radius: Literal["third", "ibm"] = "third"

@@ -36,6 +36,9 @@ class AdapterTraining(Averaging):
 
     needs: ClassVar[frozenset[str]] = frozenset({"shapes"})
 
+    def message_bytes(self, request: Request) -> int:
+        return 2 * super().message_bytes(request)
+
     def round(self, request: Request, state: State) -> Round:
         # Deviation: BatchNorm statistics are those of ω⁰; in the released code they move with the adapter.
         frozen = state.buffers

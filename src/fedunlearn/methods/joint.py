@@ -32,6 +32,7 @@ class JointDescent(ForgettingDescent):
         "no backdoor of the targets is measured, and for clean targets fedosd-joint ruined the model in our "
         "measurements: see docs/methods/fedosd-joint.md#clean-targets, or use reset or retrain"
     )
+    reveals: ClassVar[tuple[str, ...]] = ()
 
     def moved(
         self, request: Request, state: State, forget: Vector, retained: Replies, found: Direction
@@ -47,6 +48,7 @@ class JointDescent(ForgettingDescent):
     source="ours",
     summary="FedOSD that lets the retained clients learn in the same round; no post-training",
     online="targets and retained",
+    clean_targets="forgot too much and ruined the model",
 )
 def joint(schedule: Schedule, *, objective: str = "unlikelihood") -> tuple[Phase, ...]:
     """``objective`` is the targets' unlearning loss.

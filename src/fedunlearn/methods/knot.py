@@ -9,10 +9,12 @@ from typing import ClassVar
 import torch
 
 from ..core import (
+    RETAINED,
     ClientId,
     History,
     Phase,
     Request,
+    Role,
     Round,
     Stage,
     State,
@@ -63,6 +65,7 @@ class ClusterRetraining(Phase):
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"cluster"})
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def start(self, request: Request, state: State) -> State:
         started = super().start(request, state)

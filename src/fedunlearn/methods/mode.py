@@ -10,7 +10,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..client.losses import Loss, teacher_logits
-from ..core import Batch, Buffers, Job, LabelTask, Phase, Request, Round, Stage, State, require, train
+from ..core import (
+    EVERYBODY,
+    RETAINED,
+    Batch,
+    Buffers,
+    Job,
+    LabelTask,
+    Phase,
+    Request,
+    Role,
+    Round,
+    Stage,
+    State,
+    require,
+    train,
+)
 from ..core.registry import loss, method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -62,6 +77,14 @@ class MomentumDegradation(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"fresh", "labels"})
+    exchanges: ClassVar[int] = 2
+
+    @property
+    def asks(self) -> frozenset[Role]:
+        return RETAINED if self.guidance == "none" else EVERYBODY
+
+    def message_bytes(self, request: Request) -> int:
+        return 2 * super().message_bytes(request)
 
     def start(self, request: Request, state: State) -> State:
         assert request.fresh is not None
@@ -104,6 +127,7 @@ class MomentumDegradation(Phase):
     source="summaries",
     summary="pulls the model towards a new one that only the retained clients train",
     online="targets and retained, then retained",
+    clean_targets="forgot enough and harmed retained clients",
 )
 def mode(schedule: Schedule, *, momentum: float = 0.95, guidance: Guidance = "all") -> tuple[Phase, ...]:
     """``guidance`` selects the guided clients: ``all`` (as published), ``target`` (as FedOSD's table of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import FedUnlearnError, Phase, Request, Stage, State
+from ..core import NOBODY, FedUnlearnError, Phase, Request, Role, Stage, State
 from ..core.registry import did_you_mean, method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -19,6 +19,7 @@ class WeightNegation(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"shapes"})
+    asks: ClassVar[frozenset[Role]] = NOBODY
 
     def round(self, request: Request, state: State) -> State:
         params = state.params.clone()
@@ -37,6 +38,7 @@ class WeightNegation(Phase):
     source="summaries and public code",
     summary="negates the first layer's weights, then continues training without the targets",
     online="retained",
+    clean_targets="forgot enough and harmed retained clients",
 )
 def negation(schedule: Schedule, *, layers: list[str] | None = None) -> tuple[Phase, ...]:
     """``layers`` names the parameters to negate; recovery uses the learning rate of pre-training."""

@@ -7,7 +7,19 @@ from typing import ClassVar
 
 import torch
 
-from ..core import FedUnlearnError, Phase, Request, Round, Stage, State, Vector, require, train
+from ..core import (
+    RETAINED,
+    FedUnlearnError,
+    Phase,
+    Request,
+    Role,
+    Round,
+    Stage,
+    State,
+    Vector,
+    require,
+    train,
+)
 from ..core.registry import method
 from ..core.seeds import generator
 from ..maths import gaussian_epsilon, gaussian_mu, noise_sensitivity
@@ -27,6 +39,7 @@ class NoisyAveraging(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def start(self, request: Request, state: State) -> State:
         if any(buffer.is_floating_point() for buffer in state.buffers.values()):

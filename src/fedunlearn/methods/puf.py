@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core import Phase, Request, Round, Stage, State, train
+from ..core import EVERYBODY, TARGETS, Phase, Request, Role, Round, Stage, State, train
 from ..core.registry import method
 from .fedavg import Averaging
 from .schedule import Schedule
@@ -21,6 +21,10 @@ class NegatedUpdate(Phase):
     within: Literal["special", "regular"] = "special"
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+
+    @property
+    def asks(self) -> frozenset[Role]:
+        return TARGETS if self.within == "special" else EVERYBODY
 
     def round(self, request: Request, state: State) -> Round:
         asked = request.targets if self.within == "special" else (*request.targets, *request.asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..core import FedUnlearnError, Phase, Request, Stage, State, require
+from ..core import NOBODY, FedUnlearnError, Phase, Request, Role, Stage, State, require
 from ..core.registry import did_you_mean, method
 from .fast_retrain import MomentumAveraging
 from .fedavg import Averaging
@@ -23,6 +23,7 @@ class LayerReset(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"fresh", "shapes"})
+    asks: ClassVar[frozenset[Role]] = NOBODY
 
     def round(self, request: Request, state: State) -> State:
         assert request.fresh is not None

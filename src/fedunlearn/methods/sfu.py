@@ -95,6 +95,15 @@ class SubspaceAscent(Phase):
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
     needs: ClassVar[frozenset[str]] = frozenset({"shapes"})
+    reveals: ClassVar[tuple[str, ...]] = (
+        "server: of each retained client, second moments of the inputs of each layer",
+    )
+
+    def message_bytes(self, request: Request) -> int:
+        return max(
+            super().message_bytes(request),
+            sum(shape.numel() for shape in _moments(request.shapes).values()) * request.params.element_size(),
+        )
 
     def round(self, request: Request, state: State) -> Round:
         ascent = train(state.params, "ascent", "clipped", clip=self.clip)

@@ -9,10 +9,12 @@ from typing import ClassVar
 import torch
 
 from ..core import (
+    RETAINED,
     ClientId,
     History,
     Phase,
     Request,
+    Role,
     Round,
     Stage,
     State,
@@ -90,6 +92,7 @@ class SliceRetraining(Phase):
 
     stage: ClassVar[Stage] = Stage.POSTTRAINING
     needs: ClassVar[frozenset[str]] = frozenset({"slice"})
+    asks: ClassVar[frozenset[Role]] = RETAINED
 
     def start(self, request: Request, state: State) -> State:
         begun, shared = _begun(request), request.history.shared

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import Job, Phase, Request, Round, Stage, State
+from ..core import TARGETS, Job, Phase, Request, Role, Round, Stage, State
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class TargetTraining(Phase):
     """Only the targets train; the mean of their models is the next model."""
 
     stage: ClassVar[Stage] = Stage.UNLEARNING
+    asks: ClassVar[frozenset[Role]] = TARGETS
 
     @abstractmethod
     def job(self, request: Request, state: State) -> Job:

@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     model.load_state_dict(load_file(production))
     document = Path(str(config["request"])).read_text().strip()
     if config["mode"] == "plan":
-        about = {"retrainings": 2, "trained": ROUNDS}
+        about = {"document": document, "engine": "flower", "retrainings": 2, "trained": ROUNDS}
         plan = erasure.plan_erasure(desk, stated_client(document), federation, model, **about)
         print(*plan.sentences, sep="\n")
     else:

@@ -117,6 +117,22 @@ class FlowerFederation:
         federation, remembers it, and a run in another folder is refused. ``now`` is when the request must be
         valid, in seconds since 1970. From then on only this client can be the target.
         """
+        request = self.examine(client, document, name=name, model=model, now=now)
+        run = fingerprint([str(Path(folder).resolve()), request.model_sha256])
+        use_nonce(Path(ledger), request, run)
+        self._dialect.document, self._authorised = document, client
+        return request
+
+    def examine(
+        self,
+        client: ClientId,
+        document: str,
+        *,
+        name: str,
+        model: nn.Module | None = None,
+        now: float | None = None,
+    ) -> ErasureRequest:
+        """Check a signed request as ``authorise`` does, without using it up."""
         online = self._online()
         if client not in online:
             known = did_you_mean(client, online)
@@ -125,7 +141,7 @@ class FlowerFederation:
             raise FedUnlearnError(
                 f"{client!r} told its name itself, so its key proves nothing: register its SuperNode"
             )
-        request = check_request(
+        return check_request(
             document,
             client=client,
             federation=name,
@@ -133,10 +149,6 @@ class FlowerFederation:
             public_key=online[client].public_key,
             now=now,
         )
-        run = fingerprint([str(Path(folder).resolve()), request.model_sha256])
-        use_nonce(Path(ledger), request, run)
-        self._dialect.document, self._authorised = document, client
-        return request
 
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
         self._dialect.begin(terms)
