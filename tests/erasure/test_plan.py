@@ -214,10 +214,10 @@ def test_a_verdict_needs_a_retraining():
     assert any("none is planned" in each for each in none.no_evidence)
     one = planned("fedosd", retrainings=1)
     assert one.claim == "BEHAVIOURALLY_EQUIVALENT"
-    assert any("second retraining" in each for each in one.no_evidence)
-    two = planned("fedosd", retrainings=2, canaries=True)
+    assert any("second retraining" in each for each in one.evidence)
+    two = planned("fedosd", retrainings=2)
     assert any("600 forgotten and 600 unseen" in each for each in two.evidence)
-    assert any("canaries" in each for each in two.evidence)
+    assert not any("second retraining" in each for each in two.evidence)
 
 
 def test_a_method_is_chosen_by_what_is_known_of_the_target():
@@ -268,9 +268,9 @@ def test_a_plan_fits_on_terminals(width, monkeypatch, capsys):
     monkeypatch.setattr(out, "width", width)
     print_plan(make_plan(Quadratics(), request(), "fedosd", SCHEDULE))
     shown = capsys.readouterr().out
-    table = [line for line in shown.splitlines() if line.startswith(("unlearning", "post-training", "time"))]
-    assert max(map(len, table)) <= width
-    assert "≤ 4" in shown
+    facts = shown[shown.index("unlearning") : shown.index("caution")].splitlines()
+    assert max(map(len, facts)) <= width
+    assert "at most 4 rounds" in " ".join(shown.split())
     assert "not ready: 1 to solve first" in shown
     print_plan(make_plan(Quadratics(), request(), "fast-retrain", SCHEDULE))
     assert "ready" in capsys.readouterr().out.splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .console import out, print_facts, print_table, print_text
+from .console import out, print_facts, print_text
 
 if TYPE_CHECKING:
     from ..erasure.plan import Plan
@@ -15,8 +15,6 @@ def print_plan(plan: Plan) -> None:
     out.print(f"plan  {plan.method} for {', '.join(plan.targets)}", style="bold", soft_wrap=True)
     print_text(plan.why)
     out.print()
-    if plan.phases:
-        print_table(_phases(plan))
     print_facts(
         ("" if number and plan.facts[number - 1][0] == title else title, fact)
         for number, (title, fact) in enumerate(plan.facts)
@@ -29,24 +27,3 @@ def print_plan(plan: Plan) -> None:
         if sentences:
             out.print()
     out.print("ready" if plan.ready else f"not ready: {len(plan.problems)} to solve first", style="bold")
-
-
-def _phases(plan: Plan) -> list[list[str]]:
-    """One row for each phase; counts are bounds."""
-    header = ["", "rounds", "rate", "targets", "retained", "messages", "MB down", "MB up"]
-    return [
-        header,
-        *(
-            [
-                phase.stage,
-                f"≤ {phase.rounds:,}",
-                f"{phase.lr:g}",
-                f"{len(phase.targets)}",
-                f"{phase.retained:,}",
-                f"≤ {phase.messages:,}",
-                f"≤ {phase.bytes_down / 1e6:,.1f}",
-                f"≤ {phase.bytes_up / 1e6:,.1f}",
-            ]
-            for phase in plan.phases
-        ),
-    ]

@@ -44,6 +44,15 @@ class PhasePlan:
     bytes_down: int
     bytes_up: int
 
+    @property
+    def cost(self) -> str:
+        """The bounds in words."""
+        return (
+            f"at most {self.rounds:,} rounds at rate {self.lr:g}; each asks targets {len(self.targets)}, "
+            f"retained {self.retained:,}; at most {self.messages:,} messages, "
+            f"{self.bytes_down / 1e6:,.1f} MB down, {self.bytes_up / 1e6:,.1f} MB up"
+        )
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -102,13 +111,8 @@ class Plan:
         if self.seconds is not None:
             time = f"about {self.seconds:.3g} s for the rounds, at the pace of the desk's last recorded run"
         return (
-            (
-                "cost",
-                f"at most {self.total('rounds'):,} rounds, {self.total('messages'):,} messages, "
-                f"{self.total('bytes_down') / 1e6:,.1f} MB down and "
-                f"{self.total('bytes_up') / 1e6:,.1f} MB up, unless clients are asked again "
-                "or guards halve a step",
-            ),
+            *((phase.stage, phase.cost) for phase in self.phases),
+            ("not counted", "clients that are asked again, and trials of steps that guards halve"),
             ("time", time),
             ("online", online + (f"absent now: {listed(self.absent)}" if self.absent else "all are present")),
             ("needs", ", ".join(self.needs) or "nothing but the clients"),
@@ -142,22 +146,24 @@ def make_plan(
     gone: bool = False,
     begun: bool = False,
     poisoned: bool = False,
-    trusted: bool = True,
     smallest: int = 128,
     retrainings: int = 0,
-    canaries: bool = False,
     trained: int | None = None,
 ) -> Plan:
     """Return what ``forget`` with the same settings will do; the model and the clients stay as they are.
 
-    Without a ``method``, ``recommend`` chooses one, by ``gone``, ``poisoned`` and ``trusted``. A target whose
+    Without a ``method``, ``recommend`` chooses one, by ``gone`` and ``poisoned``. A target whose
     updates the method uses measures the model once: fewer than ``smallest`` training examples are a problem.
     ``begun`` says that the run has recorded rounds already. ``retrainings`` is the number of retrained models
-    of the audit, ``canaries`` whether the targets have planted some, and ``trained`` the number of rounds
-    that the model was trained for; a recorded history may tell it.
+    of the audit, and ``trained`` the number of rounds that the model was trained for, if no history tells it.
     """
     present = federation.present()
-    chosen, why, recommended = _chosen(request, method, gone, poisoned, trusted)
+    recorded, said = request.history.kinds, about(method or "").get("summary", "nothing is known of it")
+    chosen, why, recommended = (
+        recommend(poisoned=poisoned, gone=gone, recorded=recorded)
+        if method is None
+        else Recommendation(method, f"you named it: {said}")
+    )
     phases: tuple[Phase, ...] = ()
     problems: list[str] = []
     try:
@@ -189,20 +195,11 @@ def make_plan(
         tuple(sorted(requirements.needs(phases))),
         tuple(_reveals(chosen, phases, request, guards)) if phases else (),
         PROCESS_ONLY if impossible else EQUIVALENT,
-        tuple(_evidence(chosen, retrainings, canaries, judged=not impossible)),
-        (*impossible, *_untested(retrainings, canaries, judged=not impossible)),
+        tuple(_evidence(chosen, retrainings, judged=not impossible)),
+        impossible,
         tuple(cautions(chosen, phases, request, present, poisoned=poisoned, trained=trained)),
         tuple(dict.fromkeys(problems)),
     )
-
-
-def _chosen(
-    request: Request, method: str | None, gone: bool, poisoned: bool, trusted: bool
-) -> Recommendation:
-    if method is None:
-        return recommend(poisoned=poisoned, gone=gone, trusted=trusted, recorded=request.history.kinds)
-    summary = about(method).get("summary", "")
-    return Recommendation(method, f"you named it{f': {summary}' if summary else ''}")
 
 
 def _phase(
@@ -261,11 +258,7 @@ def _reveals(method: str, phases: Sequence[Phase], request: Request, guards: Gua
 
 
 def _no_verdict(
-    federation: Federation,
-    request: Request,
-    present: Collection[ClientId],
-    gone: bool,
-    retrainings: int,
+    federation: Federation, request: Request, present: Collection[ClientId], gone: bool, retrainings: int
 ) -> Iterator[str]:
     """Say why no verdict is possible."""
     if gone:
@@ -280,23 +273,15 @@ def _no_verdict(
             yield f"a verdict: {why}"
 
 
-def _evidence(method: str, retrainings: int, canaries: bool, *, judged: bool) -> Iterator[str]:
+def _evidence(method: str, retrainings: int, *, judged: bool) -> Iterator[str]:
+    """Say what can be shown afterwards."""
     yield "the record of the run: settings, models' digests, metrics of every round"
     if method in EXACT:
         yield f"{method} is exact, so this record is enough: only clients without the target's data trained"
     yield "the scores of every client with a test set or a backdoor, before and after"
     if judged:
-        models = f"{retrainings} retraining{'s' if retrainings > 1 else ''}"
+        floor = "" if retrainings > 1 else "; how far chance moves it, only a second retraining tells"
         yield (
-            f"a verdict against {models}, if the target stays until the audit and has {MINIMUM} forgotten "
-            f"and {MINIMUM} unseen examples"
+            f"a verdict against {retrainings} retrained models, if the target stays until the audit and has "
+            f"{MINIMUM} forgotten and {MINIMUM} unseen examples{floor}"
         )
-    if canaries:
-        yield "a lower bound on what the model remembers of the planted canaries"
-
-
-def _untested(retrainings: int, canaries: bool, *, judged: bool) -> Iterator[str]:
-    if judged and retrainings == 1:
-        yield "how far chance moves the numbers: that needs a second retraining"
-    if not canaries:
-        yield "canaries: none were planted at enrolment, and they cannot be added now"

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ..core import (
-    ClientId,
-    Federation,
-    FedUnlearnError,
-    Job,
-    LocalTraining,
-    Phase,
-    Request,
-    requirements,
-)
+from ..core import ClientId, Federation, FedUnlearnError, Job, LocalTraining, Phase, Request, requirements
 from ..core.registry import method as methods
 from ..driver import Participation
 from ..driver.gate import admit
