@@ -14,7 +14,7 @@ from .options import Use, Workers
 from .runs import default_folder
 
 if TYPE_CHECKING:
-    from ..experiment import PerExample
+    from ..studies import PerExample
 
 
 def per_example(
@@ -38,11 +38,11 @@ def per_example(
 ) -> None:
     """Test each forgotten example: can unlearned models be told from retrained ones by it?
 
-    Trains, unlearns and retrains many small federations of perceptrons side by side.
+    Trains, unlearns and retrains many small federations, one after the other.
     """
-    from ..experiment import per_example as test
     from ..experiment import read
     from ..record import write_json
+    from ..studies import per_example as test
 
     wanted = read(experiment, overrides or [], use=use or [])
     file = file or default_folder([wanted.name, *(overrides or [])]) / "per-example.json"

@@ -13,7 +13,6 @@ from .histograms import (
     paired_binned_auc,
 )
 from .measures import OutputDistance, Rate, rates
-from .per_example import Confidences, Separation, attack_accuracy, separation
 from .relearning import Comeback, Curves, Relearning
 from .statistics import (
     CanaryBound,
@@ -65,7 +64,6 @@ __all__ = [
     "CanaryBound",
     "CanaryFinding",
     "Comeback",
-    "Confidences",
     "Curves",
     "Equivalence",
     "Estimate",
@@ -77,13 +75,11 @@ __all__ = [
     "Rate",
     "Relearning",
     "Scores",
-    "Separation",
     "TailCounts",
     "TailRate",
     "TugOfWar",
     "Verdict",
     "alarm_levels",
-    "attack_accuracy",
     "auc",
     "binned_auc",
     "calibrated",
@@ -108,7 +104,6 @@ __all__ = [
     "paired_auc",
     "paired_binned_auc",
     "rates",
-    "separation",
     "tail_alarm",
     "tail_counts",
     "tail_finding",
