@@ -17,7 +17,7 @@ from children import command, script
 from typer.main import get_command
 
 import fedunlearn
-from fedunlearn import benchmark, erasure, evidence, maths
+from fedunlearn import benchmark, erasure, evidence, maths, studies
 from fedunlearn.cli.commands import UsageProblem, app
 from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.experiment import Experiment, prepare, read
@@ -179,6 +179,7 @@ def test_links_lead_to_files_of_the_repository(page: Path):
         ("fedunlearn", fedunlearn),
         ("maths", maths),
         ("evidence", evidence),
+        ("studies", studies),
         ("erasure", erasure),
         ("benchmark", benchmark),
     ],

@@ -21,7 +21,6 @@ from fedunlearn.experiment import (
     Experiment,
     audit_run,
     check,
-    per_example,
     prepare,
     pretrained,
     recorded,
@@ -41,6 +40,7 @@ from fedunlearn.record import (
 from fedunlearn.report import collect, read_run, verdict, write_report
 from fedunlearn.report.description import request
 from fedunlearn.report.summary import costs, summarise
+from fedunlearn.studies import per_example
 from fedunlearn.trackers.tracking import Point, Tracking
 
 SMALL = {

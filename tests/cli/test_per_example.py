@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedunlearn.experiment import per_example, read
+from fedunlearn.experiment import read
+from fedunlearn.studies import per_example
 
 WORLD = """
 name = "world"
@@ -72,8 +73,6 @@ def test_a_method_that_fails_does_not_cost_the_others(world):
         (("data.audit=0",), "set data.audit=0.4"),
         (("data.fraction=0.05", "data.audit=0.05"), "unseen examples, and the test needs 50"),
         (("request.level=sample", "request.share=0.01"), "examples to forget, and the test needs 50"),
-        (("model=lenet5",), "only perceptrons train side by side"),
-        (("precision=bf16",), "computes on the CPU"),
         (("--federations", "4"), "federations = 4"),
         (("--method", "fedosdd"), "did you mean 'fedosd'"),
         (("--seed", "2"), "write seed=2"),
@@ -91,6 +90,7 @@ def test_what_cannot_be_tested_is_refused(refused_here, world, words, said):
         (['pretraining.history=["norms"]'], "federaser"),
         (["data.public=100", 'pretraining.history=["updates"]'], "fedkdu"),
         (["participation.share=0.5", "unlearning.stop_below=0.99"], "fedosd"),
+        (["model=lenet5", "data.canaries=8"], "finetune"),
     ],
 )
 def test_whatever_an_experiment_can_say(world, changes, method):

@@ -14,7 +14,7 @@ from .options import Overrides, Use, Workers
 from .runs import default_folder
 
 if TYPE_CHECKING:
-    from ..experiment import PerExample
+    from ..studies import PerExample
 
 
 def per_example(
@@ -36,11 +36,11 @@ def per_example(
 ) -> None:
     """Test whether individual examples distinguish unlearned from retrained models.
 
-    Trains, unlearns and retrains many small federations of perceptrons side by side.
+    Trains, unlearns and retrains many small federations, one after the other.
     """
-    from ..experiment import per_example as test
     from ..experiment import read
     from ..record import write_json
+    from ..studies import per_example as test
 
     wanted = read(experiment, overrides or [], use=use or [])
     file = file or default_folder([wanted.name, *(overrides or [])]) / "per-example.json"

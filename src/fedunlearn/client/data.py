@@ -222,9 +222,9 @@ def batches(data: Data, most: int, order: Tensor | None = None) -> Iterator[Batc
 
 def divided(order: Tensor, most: int) -> list[Tensor]:
     """The batches of an order; one example that is left joins the batch before: BatchNorm needs two."""
-    parts = list(order.split(most, -1))
-    if parts[-1].shape[-1] == 1 and most > 1 and len(parts) > 1:
-        parts[-2:] = [torch.cat(parts[-2:], -1)]
+    parts = list(order.split(most))
+    if len(parts[-1]) == 1 and most > 1 and len(parts) > 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
     return parts
 
 

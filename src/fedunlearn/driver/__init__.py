@@ -1,7 +1,7 @@
 """Runs phases on a federation: rounds, participation, stop rules, probes, events."""
 
 from .guards import Guards
-from .loop import Question, course, in_lockstep, unlearn
+from .loop import unlearn
 from .participation import Participation
 from .probes import Conflicts, Exchange, Probe
 from .progress import log_rounds
@@ -15,10 +15,7 @@ __all__ = [
     "Guards",
     "Participation",
     "Probe",
-    "Question",
     "StopRule",
-    "course",
-    "in_lockstep",
     "log_rounds",
     "unlearn",
 ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -75,14 +74,6 @@ NAMED = 5
 TRIED = 5
 """Rounds in which the loss of a model that is trained from the start must fall."""
 
-Result = TypeVar("Result")
-
-Question: TypeAlias = tuple[Jobs, Terms]
-"""What a run wants carried to its federation."""
-
-Asking: TypeAlias = Generator[Question, Replies, Result]
-"""Yields questions, receives replies as they came, and returns a result."""
-
 
 def unlearn(
     phases: Sequence[Phase],
@@ -117,135 +108,24 @@ def unlearn(
     ``Outcome.warnings`` names every client that was left out of a round, how often and why, what the guards
     did, retained clients that lose, and targets that do not look forgotten.
     """
-    run = course(
-        phases,
+    require_rules(stop)
+    run = _Run(
+        _phases(phases),
         request,
         federation,
-        training=training,
-        seed=seed,
-        evaluate_every=evaluate_every,
-        participation=participation,
-        stop=stop,
-        probes=probes,
-        guards=guards,
-        floor=floor,
-        listeners=listeners,
-        resume=resume,
+        training,
+        seed,
+        evaluate_every,
+        participation,
+        tuple(stop),
+        tuple(probes),
+        guards,
+        floor,
+        listeners,
     )
     with one_thread():
-        return _answered_by(federation, run)
-
-
-def in_lockstep(
-    courses: Sequence[Asking[Outcome]],
-    exchange: Callable[[Mapping[int, Question]], Mapping[int, Replies]],
-) -> list[Outcome]:
-    """Runs many courses at once: ``exchange`` gets the questions of all that have one, by their number."""
-    outcomes: dict[int, Outcome] = {}
-    replies: Mapping[int, Replies | None] = dict.fromkeys(range(len(courses)))
-    with one_thread():
-        while replies:
-            questions: dict[int, Question] = {}
-            for number, heard in replies.items():
-                run = courses[number]
-                try:
-                    questions[number] = next(run) if heard is None else run.send(heard)
-                except StopIteration as end:
-                    outcomes[number] = end.value
-            replies = exchange(questions) if questions else {}
-    return [outcomes[number] for number in range(len(courses))]
-
-
-def course(
-    phases: Sequence[Phase],
-    request: Request,
-    federation: Federation,
-    *,
-    training: LocalTraining = LocalTraining(),
-    seed: int = 0,
-    evaluate_every: int = 1,
-    participation: Participation = Participation(),
-    stop: Sequence[StopRule] = (),
-    probes: Sequence[Probe] = (Conflicts(),),
-    guards: Guards | None = None,
-    floor: float | None = None,
-    listeners: Sequence[Listener] = (),
-    resume: Progress | None = None,
-) -> Asking[Outcome]:
-    """What ``unlearn`` does, as a generator: the caller carries its questions to the federation."""
-    require_rules(stop)
-    phases = _phases(phases)
-    rules = tuple(stop), tuple(probes)
-    run = _Run(phases, request, federation, training, seed, participation, *rules, guards, floor)
-    run.check(evaluate_every)
-    rows: list[Metrics] = []
-
-    def announce(progress: Progress, metrics: Metrics) -> None:
-        rows.append(metrics)
-        for listener in listeners:
-            listener(Event(progress, phases, metrics))
-
-    if resume is None:
-        progress = Progress(0, 0, State(request.params, buffers=request.buffers))
-        before, _ = yield from run.evaluate(progress.state)
-        if "asr" not in before:
-            for caution in sorted({phase.without_backdoor for phase in phases} - {""}):
-                warnings.warn(caution, stacklevel=4)
-        for rule in run.stop:
-            for target in request.targets:
-                rule.met(run.of(before, target), target)  # refuses at once what is never measured
-        progress = replace(progress, guarded=Guarded(started=starting(before)))
-        announce(
-            progress,
-            {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
-        )
-    else:
-        # A failed round is tried again: the missing client may be back.
-        progress = resume
-        if resume.state.status.failed and not resume.state.status.final:
-            progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
-    for index in range(progress.phase, len(phases)):
-        if progress.state.status.failed:
-            break
-        phase = phases[index]
-        if progress.guarded.stopped and phase.stage is Stage.UNLEARNING:
-            continue
-        if index > progress.phase or progress.elapsed_rounds == 0:
-            started = phase.start(request, progress.state)
-            fresh = replace(progress.guarded, reference={})
-            progress = replace(progress, phase=index, state=started, finished=frozenset(), guarded=fresh)
-        while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
-            start = progress
-            progress, metrics = yield from run.round(start)
-            ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
-            watched = bool(run.stop) and phase.stage is Stage.UNLEARNING
-            in_vain = False
-            if ended or watched or progress.elapsed_rounds % evaluate_every == 0:
-                measures, in_vain = yield from run.evaluate(progress.state)
-                metrics |= measures
-            if not progress.state.status.failed and (why := run.absurd(progress, metrics, in_vain)):
-                progress, metrics = run.discarded(start, metrics, why)
-                ended = True
-            if watched and not ended:
-                progress = run.stopped(progress, metrics)
-                if progress.state.status is not Status.RUNNING:
-                    metrics |= {"status": progress.state.status, "reason": progress.state.reason}
-                    ended = True
-            if ended and not progress.state.status.failed:
-                progress, metrics = run.judged(progress, metrics)
-            tried_again = progress.state.status.failed and not progress.state.status.final
-            announce(replace(progress, guarded=start.guarded) if tried_again else progress, metrics)
-    state = progress.state
-    return Outcome(
-        state,
-        Status.DONE if state.status is Status.RUNNING else state.status,
-        state.reason,
-        tuple(rows),
-        tuple(client for client in request.retained if client not in progress.heard),
-        noted(progress.guarded),
-        None if guards is None else counts(progress.guarded),
-        request.targets,
-    )
+        run.check()
+        return run.outcome(resume)
 
 
 def _phases(given: Sequence[Phase]) -> tuple[Phase, ...]:
@@ -265,19 +145,21 @@ class _Run:
     federation: Federation
     training: LocalTraining
     seed: int
+    evaluate_every: int
     participation: Participation
     stop: tuple[StopRule, ...]
     probes: tuple[Probe, ...]
     guards: Guards | None
     floor: float | None
+    listeners: Sequence[Listener]
 
-    def check(self, evaluate_every: int) -> None:
+    def check(self) -> None:
         """Refuses before round one what could not be run."""
         request, present = self.request, self.federation.present()
         if absent := sorted({*request.retained} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
-            warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=5)
-        require_count("evaluate_every", evaluate_every, 1)
+            warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=3)
+        require_count("evaluate_every", self.evaluate_every, 1)
         share = isinstance(self.floor, int | float) and 0 <= self.floor <= 1
         require(self.floor is None or share, "floor", self.floor, "a share from 0 to 1, or None")
         found = preconditions(
@@ -286,7 +168,79 @@ class _Run:
         for problem in found:
             raise FedUnlearnError(problem)
 
-    def evaluate(self, state: State) -> Asking[tuple[Metrics, bool]]:
+    def outcome(self, resume: Progress | None) -> Outcome:
+        """Runs every phase that is left, and tells the listeners of every round."""
+        phases, request = self.phases, self.request
+        rows: list[Metrics] = []
+
+        def announce(progress: Progress, metrics: Metrics) -> None:
+            rows.append(metrics)
+            for listener in self.listeners:
+                listener(Event(progress, phases, metrics))
+
+        if resume is None:
+            progress = Progress(0, 0, State(request.params, buffers=request.buffers))
+            before, _ = self.evaluate(progress.state)
+            if "asr" not in before:
+                for caution in sorted({phase.without_backdoor for phase in phases} - {""}):
+                    warnings.warn(caution, stacklevel=3)
+            for rule in self.stop:
+                for target in request.targets:
+                    rule.met(self.of(before, target), target)  # refuses at once what is never measured
+            progress = replace(progress, guarded=Guarded(started=starting(before)))
+            announce(
+                progress,
+                {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **before},
+            )
+        else:
+            # A failed round is tried again: the missing client may be back.
+            progress = resume
+            if resume.state.status.failed and not resume.state.status.final:
+                progress = replace(resume, state=replace(resume.state, status=Status.RUNNING, reason=""))
+        for index in range(progress.phase, len(phases)):
+            if progress.state.status.failed:
+                break
+            phase = phases[index]
+            if progress.guarded.stopped and phase.stage is Stage.UNLEARNING:
+                continue
+            if index > progress.phase or progress.elapsed_rounds == 0:
+                started = phase.start(request, progress.state)
+                fresh = replace(progress.guarded, reference={})
+                progress = replace(progress, phase=index, state=started, finished=frozenset(), guarded=fresh)
+            while progress.state.round < phase.rounds and progress.state.status is Status.RUNNING:
+                start = progress
+                progress, metrics = self.round(start)
+                ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
+                watched = bool(self.stop) and phase.stage is Stage.UNLEARNING
+                in_vain = False
+                if ended or watched or progress.elapsed_rounds % self.evaluate_every == 0:
+                    measures, in_vain = self.evaluate(progress.state)
+                    metrics |= measures
+                if not progress.state.status.failed and (why := self.absurd(progress, metrics, in_vain)):
+                    progress, metrics = self.discarded(start, metrics, why)
+                    ended = True
+                if watched and not ended:
+                    progress = self.stopped(progress, metrics)
+                    if progress.state.status is not Status.RUNNING:
+                        metrics |= {"status": progress.state.status, "reason": progress.state.reason}
+                        ended = True
+                if ended and not progress.state.status.failed:
+                    progress, metrics = self.judged(progress, metrics)
+                tried_again = progress.state.status.failed and not progress.state.status.final
+                announce(replace(progress, guarded=start.guarded) if tried_again else progress, metrics)
+        state = progress.state
+        return Outcome(
+            state,
+            Status.DONE if state.status is Status.RUNNING else state.status,
+            state.reason,
+            tuple(rows),
+            tuple(client for client in request.retained if client not in progress.heard),
+            noted(progress.guarded),
+            None if self.guards is None else counts(progress.guarded),
+            request.targets,
+        )
+
+    def evaluate(self, state: State) -> tuple[Metrics, bool]:
         """Asks the clients that are present to measure the model on their own sets.
 
         Returns the measures, and whether losses were measured of which none is finite.
@@ -296,7 +250,7 @@ class _Run:
         jobs = {client: job for client in self.request.clients if client in present}
         known = replace(job, config={"on": "forget"})
         jobs |= {target: known for target in self.request.targets if target in jobs}
-        sent = yield jobs, Terms()
+        sent = self.federation.exchange(jobs, Terms())
         replies = admit(jobs, sent, state.buffers)
         measures = {**measure.forgetting(replies, self.request), **measure.utility(replies, self.request)}
         return measures, measured_in_vain(sent, replies)
@@ -326,7 +280,7 @@ class _Run:
             "reason": state.reason,
         }
 
-    def round(self, progress: Progress) -> Asking[tuple[Progress, Metrics]]:
+    def round(self, progress: Progress) -> tuple[Progress, Metrics]:
         phase, decay = self.phases[progress.phase], self.training.decay**progress.elapsed_rounds
         before = replace(progress.state, lr=phase.lr * decay)
         clock = _Clock()
@@ -336,16 +290,14 @@ class _Run:
         watch = None if self.guards is None else Watch(self.guards, self.request, progress.guarded)
         try:
             self._require_present(phase, request, before)
-            after = yield from self._exchanged(
-                phase, request, before, decay, progress.phase, exchanges, clock, watch
-            )
+            after = self._exchanged(phase, request, before, decay, progress.phase, exchanges, clock, watch)
         except MissingReply as missing:
             after = _halted(phase, before, missing, exchanges)
         else:
             after = _finished(phase, before, after)
             # What the server does alone needs no guard.
             if watch is not None and any(each.jobs for each in exchanges) and not after.status.failed:
-                after = yield from self._guarded(phase, request, before, after, watch, trials, clock)
+                after = self._guarded(phase, request, before, after, watch, trials, clock)
         seconds = clock.seconds()
 
         heard = {c for each in exchanges for c in each.replies}.intersection(self.request.retained)
@@ -375,11 +327,7 @@ class _Run:
                 before,
                 after,
                 tuple(exchanges),
-                lambda jobs: (
-                    _answered_by(
-                        self.federation, self._ask(jobs, before, decay, progress.phase, 0, before.buffers)
-                    ).replies
-                ),
+                lambda jobs: self._ask(jobs, before, decay, progress.phase, 0, before.buffers).replies,
             )
             for probe in self.probes:
                 metrics |= probe(finished)
@@ -431,7 +379,7 @@ class _Run:
         exchanges: list[Exchange],
         clock: _Clock,
         watch: Watch | None,
-    ) -> Asking[State]:
+    ) -> State:
         """Drives one round, and keeps what was exchanged."""
         learners = phase.learners(request)
         round = phase.round(request, before)
@@ -443,7 +391,7 @@ class _Run:
             while True:
                 self._require_jobs(phase, jobs)
                 with clock.waiting():
-                    done = yield from self._ask(jobs, before, decay, index, len(exchanges), buffers)
+                    done = self._ask(jobs, before, decay, index, len(exchanges), buffers)
                 if watch is not None:
                     done = Exchange(done.jobs, watch.screen(done.jobs, done.replies))
                 exchanges.append(done)
@@ -484,7 +432,7 @@ class _Run:
         watch: Watch,
         trials: list[Exchange],
         clock: _Clock,
-    ) -> Asking[State]:
+    ) -> State:
         """The step as far as the guards admit it, or the state before it where they admit none."""
         guards, origin = watch.guards, phase.origin(request, before)
         if torch.equal(after.params, origin):
@@ -495,13 +443,13 @@ class _Run:
             known = watch.guarded
             if not known.original:
                 first = replace(before, params=self.request.params, buffers=self.request.buffers)
-                watch.begin((yield from self._losses(first, trials, clock)))
+                watch.begin(self._losses(first, trials, clock))
             if watch.tries and not known.reference and not torch.equal(origin, self.request.params):
                 start = replace(before, params=origin)
-                watch.begin((yield from self._losses(start, trials, clock)))
+                watch.begin(self._losses(start, trials, clock))
         if tries and watch.tries:
             for left in reversed(range(guards.halvings + 1)):
-                harmed = watch.harmed((yield from self._losses(proposed, trials, clock)))
+                harmed = watch.harmed(self._losses(proposed, trials, clock))
                 if not harmed:
                     break
                 if not left:
@@ -532,13 +480,13 @@ class _Run:
         share = distance(proposed.params, origin) / distance(after.params, origin)
         return replace(proposed, diagnostics={**proposed.diagnostics, "step_share": share})
 
-    def _losses(self, state: State, trials: list[Exchange], clock: _Clock) -> Asking[dict[ClientId, float]]:
+    def _losses(self, state: State, trials: list[Exchange], clock: _Clock) -> dict[ClientId, float]:
         """The training losses of the retained clients that are present, with a model that is on trial."""
         present = self.federation.present()
         job = Job("measure", state.params, config={"on": "train"}, buffers=state.buffers)
         jobs = {client: job for client in self.request.retained if client in present}
         with clock.waiting():
-            replies = admit(jobs, (yield jobs, Terms()), state.buffers)
+            replies = admit(jobs, self.federation.exchange(jobs, Terms()), state.buffers)
         trials.append(Exchange(jobs, replies))
         return finite_losses(replies, jobs)
 
@@ -583,7 +531,7 @@ class _Run:
 
     def _ask(
         self, jobs: Jobs, before: State, decay: float, index: int, exchange: int, buffers: Buffers
-    ) -> Asking[Exchange]:
+    ) -> Exchange:
         if not jobs:
             return Exchange(jobs, Replies({}))
         phase, shuffle = self.phases[index], self.training.shuffle
@@ -602,16 +550,16 @@ class _Run:
             client: job if job.buffers is not None else replace(job, buffers=buffers)
             for client, job in jobs.items()
         }
-        return Exchange(complete, (yield from self._answered(complete, terms, buffers)))
+        return Exchange(complete, self._answered(complete, terms, buffers))
 
-    def _answered(self, jobs: Jobs, terms: Terms, buffers: Buffers) -> Asking[Replies]:
+    def _answered(self, jobs: Jobs, terms: Terms, buffers: Buffers) -> Replies:
         """The replies that can be used; clients that fail are asked again as often as participation says."""
-        replies = admit(jobs, (yield jobs, terms), buffers)
+        replies = admit(jobs, self.federation.exchange(jobs, terms), buffers)
         for _ in range(self.participation.redo):
             again = {c: jobs[c] for c, f in replies.missing.items() if c in jobs and f.reason.repeatable}
             if not again:
                 break
-            replies = replies.with_later(admit(again, (yield again, terms), buffers))
+            replies = replies.with_later(admit(again, self.federation.exchange(again, terms), buffers))
         for client, failure in replies.missing.items():
             LOG.info("%s %s and counts as missing", client, failure.detail)
         return replies
@@ -666,16 +614,6 @@ def _state(phase: Phase, returned: object) -> State:
             "state.step(direction)"
         )
     return returned
-
-
-def _answered_by(federation: Federation, asking: Asking[Result]) -> Result:
-    try:
-        question = next(asking)
-        while True:
-            question = asking.send(federation.exchange(*question))
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 class _Clock:

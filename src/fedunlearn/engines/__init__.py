@@ -3,7 +3,6 @@
 from .joined import Joined, join
 from .parallel import Parallel
 from .sequential import Sequential
-from .simulation import require, simulate, spread
-from .stacked import Stacked
+from .simulation import require, simulate
 
-__all__ = ["Joined", "Parallel", "Sequential", "Stacked", "join", "require", "simulate", "spread"]
+__all__ = ["Joined", "Parallel", "Sequential", "join", "require", "simulate"]

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import get_args
@@ -21,7 +21,7 @@ from ..core.registry import did_you_mean
 from ..tasks import Classification
 from .parallel import Parallel
 from .sequential import Sequential
-from .workers import Message, Result, Work, WorkerPool, ending
+from .workers import ending
 
 DEVICES = ("cpu", "cuda", "mps")
 
@@ -65,31 +65,6 @@ def simulate(
     elif device == "cpu" and workers is None and wanted == 1:
         warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
     return nullcontext(Sequential(model, data, task=task, device=device, precision=precision))
-
-
-LONGEST_TASK = 24 * 3600.0
-"""Seconds that a worker process may take for one of several long tasks."""
-
-
-def spread(work: Work, tasks: Sequence[Message], workers: int | None = None) -> Iterator[list[Result]]:
-    """The results of long tasks in their order, from worker processes where there can be any.
-
-    As many tasks as there are workers begin together and come together, so tasks of equal length should be
-    neighbours.
-    """
-    count = min(cores() if workers is None else workers, len(tasks))
-    if count < 2 or (obstacle := _obstacle()) is not None:
-        if count > 1:
-            warnings.warn(f"one process does all the work, because {obstacle}", stacklevel=2)
-        yield from ([work(task)] for task in tasks)
-        return
-    pool = WorkerPool(count, work, deadline=LONGEST_TASK)
-    try:
-        for start in range(0, len(tasks), count):
-            together = tasks[start : start + count]
-            yield pool.run(together, [1] * len(together))
-    finally:
-        pool.close()
 
 
 def _last_line(error: Exception) -> str:

@@ -60,9 +60,8 @@ class Worker(NamedTuple):
 class WorkerPool:
     """Single-threaded workers; they start when first needed and know what this process knew then."""
 
-    def __init__(self, size: int, work: Work, *, deadline: float | None = None) -> None:
+    def __init__(self, size: int, work: Work) -> None:
         self._size = size
-        self._deadline = deadline
         self._work = work
         self._queue = Queue()
         self._workers: list[Worker] = []
@@ -78,7 +77,7 @@ class WorkerPool:
         """
         if os.getpid() != self._owner:
             raise FedUnlearnError("the workers belong to the process that made this engine: make one here")
-        deadline = max(self._deadline or MINIMUM_DEADLINE, DEADLINE_FACTOR * self._slowest)
+        deadline = max(MINIMUM_DEADLINE, DEADLINE_FACTOR * self._slowest)
         results: dict[int, Result] = {}
         try:
             for attempt in range(1, ATTEMPTS + 1):

@@ -5,7 +5,6 @@
 
 from .canaries import CanaryFinding, canary_finding, guess_canaries
 from .measures import OutputDistance, Rate, rates
-from .per_example import Confidences, Separation, attack_accuracy, separation
 from .relearning import Comeback, Curves, Relearning
 from .statistics import (
     CanaryBound,
@@ -55,7 +54,6 @@ __all__ = [
     "CanaryBound",
     "CanaryFinding",
     "Comeback",
-    "Confidences",
     "Curves",
     "Equivalence",
     "Estimate",
@@ -67,13 +65,11 @@ __all__ = [
     "Rate",
     "Relearning",
     "Scores",
-    "Separation",
     "TailCounts",
     "TailRate",
     "TugOfWar",
     "Verdict",
     "alarm_levels",
-    "attack_accuracy",
     "auc",
     "calibrated",
     "canary_bound",
@@ -94,7 +90,6 @@ __all__ = [
     "no_verdict",
     "paired_auc",
     "rates",
-    "separation",
     "tail_alarm",
     "tail_counts",
     "tail_finding",

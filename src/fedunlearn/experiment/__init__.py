@@ -3,7 +3,6 @@
 from ..running import finished
 from .audit import Standard, audit_run, audit_with, auditing, omega0, run_model, standard
 from .code import import_code
-from .per_example import PerExample, per_example
 from .pretraining import pretrained
 from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
@@ -37,7 +36,6 @@ __all__ = [
     "Experiment",
     "Name",
     "Natural",
-    "PerExample",
     "PretrainingPlan",
     "Rate",
     "Setting",
@@ -61,7 +59,6 @@ __all__ = [
     "omega0",
     "override",
     "parse",
-    "per_example",
     "perform",
     "prepare",
     "pretrained",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..core import FedUnlearnError
-from .statistics import Array, Estimate
+from ..evidence.statistics import Array, Estimate
 
 FEWEST = 8
 """Models on each side: fewer give no Gaussian worth the name."""
