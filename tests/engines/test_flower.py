@@ -328,7 +328,8 @@ def test_rounds_are_told_in_flowers_log(caplog, tmp_path):
             method="fedosd",
             schedule=Schedule(2, 0.02, 1, 0.02),
         )
-    lines = [record.message for record in caplog.records]
+    told, *lines = [record.message for record in caplog.records]
+    assert told == "targets: site-2; retained: 4 clients"
     assert [line.partition(":")[0] for line in lines[1:]] == [
         "unlearning 1/2",
         "unlearning 2/2",
