@@ -25,7 +25,7 @@ from fedunlearn.engines import flower
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))
 
-from deployment import Deployment, Processes, Simulation  # noqa: E402
+from support.deployment import Deployment, Processes, Simulation  # noqa: E402
 
 SAMPLES = {"mlp": 64, "wide": 64}
 """Per client: so few that the exchange itself dominates."""

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 EXPERIMENTS = [
     path
-    for folder in ("experiments", "reproduction/experiments")
+    for folder in ("experiments", "studies/paper/experiments")
     for path in sorted((ROOT / "src/fedunlearn" / folder).glob("*.toml"))
 ]
 
@@ -126,8 +126,8 @@ def _plain(text: str | None) -> str:
 @maker("settings")
 def settings(kind: str) -> str:
     """Every key of an experiment, or of a comparison, with its default and meaning."""
-    from fedunlearn.comparison import Plan
     from fedunlearn.experiment import Experiment
+    from fedunlearn.experiment.comparison import Plan
 
     top = {"experiment": Experiment, "comparison": Plan}[kind]
     return "\n\n".join(_settings(top, f"At the top of {kind} files"))
@@ -160,7 +160,7 @@ def experiments() -> str:
         command, shown = "`compare`" if "methods" in values else "`run`", f"experiments/{path.name}"
         if path.stem.startswith("benchmark"):
             command = "`benchmark`"
-        if "reproduction" in path.parts:
+        if "paper" in path.parts:
             command, shown = "" if path.stem == "protocol" else "`reproduce`", path.name
         lines.append(f"| [`{shown}`]({link}) | {command} | {sentence} |")
     return "\n".join(lines)
@@ -178,8 +178,8 @@ def leaderboard() -> str:
 
 def board() -> str:
     """The leaderboard as a page of the site."""
-    from fedunlearn.benchmark import merge, write_results
     from fedunlearn.report import write_leaderboard
+    from fedunlearn.studies.benchmark import merge, write_results
 
     with TemporaryDirectory() as folder:
         results, page = Path(folder) / "results.json", Path(folder) / BOARD

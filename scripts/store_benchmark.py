@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedunlearn.benchmark import merge, read_results, write_results
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.record import write
 from fedunlearn.report import leaderboard_tables, markdown
-from fedunlearn.reproduction.results_page import MARKED
+from fedunlearn.runs import write
+from fedunlearn.studies.benchmark import merge, read_results, write_results
+from fedunlearn.studies.paper.results_page import MARKED
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "docs/results/benchmark.json"

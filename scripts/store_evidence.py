@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError, did_you_mean
-from fedunlearn.record import read_json, write
+from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.report import RunEvidence, markdown, read_evidence, read_run
 from fedunlearn.report.audits import REFERENCES, harmed, rounds_text
 from fedunlearn.report.evidence import ATTACKS, Relearned
 from fedunlearn.report.summary import summarise
-from fedunlearn.reproduction.results_page import MARKED
+from fedunlearn.runs import read_json, write
+from fedunlearn.studies.paper.results_page import MARKED
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENT = ROOT / "experiments/evidence.toml"

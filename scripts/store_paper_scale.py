@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedunlearn.comparison import read_comparison
-from fedunlearn.comparison.plan import place
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.evidence import Finding, Verdict
-from fedunlearn.record import read_json, write
+from fedunlearn.experiment.comparison import read_comparison
+from fedunlearn.experiment.comparison.plan import place
 from fedunlearn.report import markdown, read_evidence, read_run
 from fedunlearn.report.evidence import AuditedTarget, verdict_text
 from fedunlearn.report.summary import before, summarise
-from fedunlearn.reproduction.paper import lookup
-from fedunlearn.reproduction.results_page import MARKED
+from fedunlearn.runs import read_json, write
+from fedunlearn.studies.paper.paper import lookup
+from fedunlearn.studies.paper.results_page import MARKED
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENT = ROOT / "experiments/paper-scale.toml"

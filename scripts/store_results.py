@@ -3,7 +3,7 @@
 Run ``python scripts/store_results.py runs/reproduce-laptop/results.json``. Stored runs that the file lacks
 are kept. A run that is stored already is replaced, and named if its model differs. A column with other
 settings is replaced completely, and named. Then update the page that shows the results:
-``python -m fedunlearn.reproduction.results_page docs/results.md``.
+``python -m fedunlearn.studies.paper.results_page docs/results.md``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.reproduction.results import joined, load, save
+from fedunlearn.studies.paper.results import joined, load, save
 
 STORED = Path(__file__).parent.parent / "docs/results"
 

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from children import command, script
+from support.children import command, script
 from typer.main import get_command
 
 import fedunlearn
-from fedunlearn import benchmark, erasure, evidence, maths, studies
+from fedunlearn import erasure, evidence, maths
 from fedunlearn.cli.commands import UsageProblem, app
-from fedunlearn.comparison import Plan, read_comparison
 from fedunlearn.experiment import Experiment, prepare, read
-from fedunlearn.record import read_outcome
-from fedunlearn.reproduction import plan
+from fedunlearn.experiment.comparison import Plan, read_comparison
+from fedunlearn.runs import read_outcome
+from fedunlearn.studies import benchmark
+from fedunlearn.studies.paper import plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -179,7 +180,6 @@ def test_links_lead_to_files_of_the_repository(page: Path):
         ("fedunlearn", fedunlearn),
         ("maths", maths),
         ("evidence", evidence),
-        ("studies", studies),
         ("erasure", erasure),
         ("benchmark", benchmark),
     ],

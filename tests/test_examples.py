@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from children import in_child, script
+from support.children import in_child, script
 
-from fedunlearn.record import read_outcome
+from fedunlearn.runs import read_outcome
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -12,7 +12,7 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.data import load
 from fedunlearn.maths import orthogonal_direction, unlearning_cross_entropy
 from fedunlearn.models import build
-from fedunlearn.record import read_json
+from fedunlearn.runs import read_json
 
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")

@@ -20,12 +20,12 @@ for name in ("SIGKILL", "pthread_sigmask"):
 del multiprocessing.context.ForkProcess
 
 import fedunlearn, fedunlearn.cli, fedunlearn.data, fedunlearn.engines, fedunlearn.experiment
-import fedunlearn.record
+import fedunlearn.runs
 sys.platform = "win32"
 
 from pathlib import Path
-from federations import forget, holdings, network
-from fedunlearn.record import locked, read_state, write_state
+from support.federations import forget, holdings, network
+from fedunlearn.runs import locked, read_state, write_state
 
 warnings.simplefilter("error")
 with fedunlearn.simulate(network("perceptron"), holdings("perceptron"), workers=1) as federation:

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.benchmark import check_results, read_results
-from fedunlearn.benchmark.plan import requests, seeds
 from fedunlearn.data import where
+from fedunlearn.studies.benchmark import check_results, read_results
+from fedunlearn.studies.benchmark.plan import requests, seeds
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs/results/benchmark.json"

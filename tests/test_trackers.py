@@ -9,13 +9,13 @@ import sys
 
 import numpy as np
 import pytest
-from folders import drop
+from support.folders import drop
 
 from fedunlearn import trackers
 from fedunlearn.core import Event, FedUnlearnError, Phase, Progress, Stage, State
 from fedunlearn.experiment import check, perform
 from fedunlearn.experiment import resume as go_on
-from fedunlearn.record import read_metrics
+from fedunlearn.runs import read_metrics
 
 SMALL = {
     "name": "tiny",

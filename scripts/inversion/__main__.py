@@ -33,7 +33,7 @@ from fedunlearn.core import vectors
 from fedunlearn.core.seeds import generator
 from fedunlearn.data import load
 from fedunlearn.maths import unlearning_cross_entropy
-from fedunlearn.record import environment, read_json, read_tensors, write, write_json, write_tensors
+from fedunlearn.runs import environment, read_json, read_tensors, write, write_json, write_tensors
 
 TARGETS = (1, 3, 5)
 SHAPE = (1, 28, 28)

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedunlearn.core import FedUnlearnError, did_you_mean
-from fedunlearn.record import read_tensors, write
 from fedunlearn.report import markdown
-from fedunlearn.reproduction.results_page import MARKED
+from fedunlearn.runs import read_tensors, write
+from fedunlearn.studies.paper.results_page import MARKED
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "docs/results/inversion.json"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .auditing import Evidence, audit
-    from .authority import ErasureRequest, key_id, request_erasure
     from .client.data import ClientData, Examples
     from .core import (
         ClientId,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from .methods import Averaging, Pretraining, Schedule, recommend
     from .relearning import relearn
     from .server import ForgettingFailed, Server, forget, pretrain
+    from .signing import ErasureRequest, key_id, request_erasure
     from .tasks import Classification, LanguageModel, MultiLabel, Regression
     from .tidy import table
 
@@ -52,7 +52,7 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "auditing": ("Evidence", "audit"),
-    "authority": ("ErasureRequest", "key_id", "request_erasure"),
+    "signing": ("ErasureRequest", "key_id", "request_erasure"),
     "client.data": ("ClientData", "Examples"),
     "core": (
         "ClientId",

@@ -22,11 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import record
+from . import runs as record
 from .auditing import Evidence, Model, as_state, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
 from .client.parts import Parts, divided, parts_of, remembered
+from .config.options import check_options, phases_of
 from .core import (
     ClientId,
     Federation,
@@ -66,8 +67,7 @@ from .methods import (
     recommended_options,
 )
 from .methods.groups import require_groups
-from .options import check_options, phases_of
-from .running import concluded, finished, run_in
+from .runs.running import concluded, finished, run_in
 from .tasks import Classification, described
 
 LOG = logging.getLogger("fedunlearn")

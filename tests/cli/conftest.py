@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from children import in_child
+from support.children import in_child
 
 from fedunlearn import cli
 from fedunlearn.cli import console

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from audits import TARGET, before, network, retrained, world
-from folders import drop
+from support.audits import TARGET, before, network, retrained, world
+from support.folders import drop
 
 from fedunlearn import Sequential, audit
 from fedunlearn.cli.audits import _target_table
 from fedunlearn.experiment import audit_run, perform, read
-from fedunlearn.record import model_hash, read_outcome, read_state
+from fedunlearn.runs import model_hash, read_outcome, read_state
 
 WORLD = """
 method = "finetune"

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from folders import drop, forget_manifest
+from support.folders import drop, forget_manifest
 
 from fedunlearn.experiment import perform, read
-from fedunlearn.record import model_hash, read_manifest, read_outcome, read_state, verify
+from fedunlearn.runs import model_hash, read_manifest, read_outcome, read_state, verify
 
 
 @pytest.fixture

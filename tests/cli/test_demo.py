@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from demo import check_promise
+from support.demo import check_promise
 
 from fedunlearn import experiment
 from fedunlearn.report import read_run

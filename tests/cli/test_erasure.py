@@ -9,14 +9,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from desks import contents
-from interruptions import stopped
+from support.desks import contents
+from support.interruptions import stopped
 
-from fedunlearn.authority import request_erasure
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Standing, make_desk, open_desk
 from fedunlearn.erasure.practice import production_model
+from fedunlearn.signing import request_erasure
 
 WORLD = """
 name = "world"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from folders import drop
+from support.folders import drop
 
 METHOD = """
 from fedunlearn import method

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedunlearn.experiment import read
-from fedunlearn.studies import per_example
+from fedunlearn.studies.per_example import per_example
 
 WORLD = """
 name = "world"

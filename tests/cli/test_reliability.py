@@ -11,10 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from folders import drop
-from interruptions import stopped
+from support.folders import drop
+from support.interruptions import stopped
 
-from fedunlearn.record import locked, read_tensors
+from fedunlearn.runs import locked, read_tensors
 
 
 def rows(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("cryptography")
-from certificates import certified, keys
+from support.certificates import certified, keys
 
 from fedunlearn.attestation import Claim, EndState
 from fedunlearn.evidence import Verdict

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from audits import TARGET, before, marked, network, retrained, world
+from support.audits import TARGET, before, marked, network, retrained, world
 from torch import nn
 from torch.nn.functional import cross_entropy
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from audits import SITES, TARGET, world
+from support.audits import SITES, TARGET, world
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -161,7 +161,7 @@ def test_workers_and_flower_find_the_same(federation):
         assert audit(parallel, without(3)) == expected
 
     pytest.importorskip("flwr")
-    from flower_apps import QUICK, grid, number_of, served
+    from support.flower_apps import QUICK, grid, number_of, served
 
     from fedunlearn.engines import flower
 

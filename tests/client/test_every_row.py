@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flower_apps import QUICK, grid, number_of
 from flwr.clientapp import ClientApp
+from support.flower_apps import QUICK, grid, number_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 

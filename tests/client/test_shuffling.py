@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import forget, holdings, network, same
-from flower_apps import connected
+from support.federations import forget, holdings, network, same
+from support.flower_apps import connected
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 

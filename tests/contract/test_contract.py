@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import (
+from support.closed_form import (
     CLIENTS,
     DIMENSION,
     METHODS,
@@ -28,7 +28,7 @@ from closed_form import (
 from fedunlearn import Event, FedUnlearnError, Regression, Schedule, Status, method, unlearn
 from fedunlearn.core import requirements
 from fedunlearn.methods.fedavg import Averaging
-from fedunlearn.record import read_state, write_state
+from fedunlearn.runs import read_state, write_state
 
 TARGET = "site-1"
 WILD = Schedule(unlearn_rounds=40, unlearn_lr=1e6, recover_rounds=400, recover_lr=1e6, pretrain_lr=1e6)

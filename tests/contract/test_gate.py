@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, Spoiled, equal, phases, request, tensors, times
+from support.closed_form import (
+    CLIENTS,
+    DIMENSION,
+    Quadratics,
+    Spoiled,
+    equal,
+    phases,
+    request,
+    tensors,
+    times,
+)
 
 from fedunlearn import FedUnlearnError, Outcome, Replies, Reply, Request, Schedule, Status, unlearn
 from fedunlearn.core import Mean, Reason

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from closed_form import (
+from support.closed_form import (
     CLIENTS,
     METHODS,
     NO_TERMS,

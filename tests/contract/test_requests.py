@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from closed_form import (
+from support.closed_form import (
     CLIENTS,
     DIMENSION,
     METHODS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from children import script
+from support.children import script
 from torch import nn
 
 import fedunlearn as fu

@@ -10,8 +10,8 @@ from functools import cache
 from statistics import median
 
 import pytest
-from attacks import aimed_at, noise, only_after, scaled
-from worlds import forgotten, small
+from support.attacks import aimed_at, noise, only_after, scaled
+from support.worlds import forgotten, small
 
 from fedunlearn import Guards, Outcome, Status
 from fedunlearn.core import ClientId, Metrics, Stage

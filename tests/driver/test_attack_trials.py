@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from attacks import Attacked, copied_from, idle, mixed
-from closed_form import CLIENTS, Quadratics, equal, phases, request, tensors
+from support.attacks import Attacked, copied_from, idle, mixed
+from support.closed_form import CLIENTS, Quadratics, equal, phases, request, tensors
 
 from fedunlearn import Guards, Schedule, Status, unlearn
 

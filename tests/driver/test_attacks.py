@@ -6,8 +6,8 @@ import time
 import warnings
 
 import pytest
-from attacks import aimed_at, copied_from, idle, mixed, noise, only_after, scaled, stale
-from worlds import forgotten, world
+from support.attacks import aimed_at, copied_from, idle, mixed, noise, only_after, scaled, stale
+from support.worlds import forgotten, world
 
 from fedunlearn import Guards, Outcome
 

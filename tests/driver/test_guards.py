@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from attacks import Attacked, aimed_at, copied_from, idle, mixed, noise, only_after, scaled, stale
-from closed_form import (
+from support.attacks import Attacked, aimed_at, copied_from, idle, mixed, noise, only_after, scaled, stale
+from support.closed_form import (
     CLIENTS,
     DIMENSION,
     METHODS,
@@ -25,7 +25,7 @@ from fedunlearn import FedUnlearnError, Guards, Outcome, Phase, Reply, Schedule,
 from fedunlearn.core import Event, Mean, Reason, Replies, Stage
 from fedunlearn.core.seeds import generator
 from fedunlearn.methods.fedosd import AnchoredAveraging
-from fedunlearn.record import Recorder
+from fedunlearn.runs import Recorder
 
 TARGET, VICTIM, BAD = "site-1", "site-0", "site-4"
 SHORT = Schedule(unlearn_rounds=3, unlearn_lr=0.05, recover_rounds=3, recover_lr=0.05)

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, NO_TERMS, PUBLIC, Quadratics, Spoiled, measured, request, times
+from support.closed_form import (
+    CLIENTS,
+    DIMENSION,
+    NO_TERMS,
+    PUBLIC,
+    Quadratics,
+    Spoiled,
+    measured,
+    request,
+    times,
+)
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -39,6 +49,7 @@ from fedunlearn import (
     train,
     unlearn,
 )
+from fedunlearn.config.options import check_options, phases_of
 from fedunlearn.core import Mean
 from fedunlearn.core.seeds import derive, generator
 from fedunlearn.core.vectors import buffers
@@ -46,7 +57,6 @@ from fedunlearn.maths import unlearning_transform
 from fedunlearn.methods.ewcsga import ElasticAscent
 from fedunlearn.methods.fedavg import Averaging, Pretraining
 from fedunlearn.methods.fedosd import ForgettingDescent
-from fedunlearn.options import check_options, phases_of
 
 SHORT = Schedule(3, 0.1, 2, 0.01)
 

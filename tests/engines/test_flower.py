@@ -6,10 +6,10 @@ import warnings
 
 import pytest
 import torch
-from federations import forget, holdings, network, same
-from flower_apps import CLIENTS, QUICK, connected, grid, number_of, served, with_public
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
+from support.federations import forget, holdings, network, same
+from support.flower_apps import CLIENTS, QUICK, connected, grid, number_of, served, with_public
 from torch import nn
 
 from fedunlearn import (

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import network
-from flower_apps import CLIENTS, QUICK, Registered, existing, new_keys, served
 from flwr.app import Message
+from support.federations import network
+from support.flower_apps import CLIENTS, QUICK, Registered, existing, new_keys, served
 
 from fedunlearn import (
     FedUnlearnError,
@@ -26,11 +26,11 @@ from fedunlearn import (
     request_erasure,
     train,
 )
-from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, opened, sign
 from fedunlearn.core import Failure
 from fedunlearn.engines import flower
 from fedunlearn.engines.flower import wire
 from fedunlearn.engines.flower.client import fingerprint
+from fedunlearn.signing import ERASURE_REQUEST, Refusal, Refused, opened, sign
 
 NAME, FEDERATION, TARGET = "perceptron", "hospitals", "site-1"
 SCHEDULE = Schedule(2, 0.02, 1, 0.02)

@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from erasures import controller_key, public_key
-from federations import holdings, network
-from flower_apps import FIRST, QUICK, Registered, existing, new_keys
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
+from support.erasures import controller_key, public_key
+from support.federations import holdings, network
+from support.flower_apps import FIRST, QUICK, Registered, existing, new_keys
 from torch import nn
 
 import fedunlearn as fu
 from fedunlearn import ClientData, FedUnlearnError, Sequential, request_erasure
-from fedunlearn.authority import Refusal, Refused
 from fedunlearn.core import Authorising, Federation, State
 from fedunlearn.data import load as load_images
 from fedunlearn.engines import flower, join
@@ -40,7 +39,8 @@ from fedunlearn.erasure import (
     receive,
     verify,
 )
-from fedunlearn.record import read_metrics, read_tensors
+from fedunlearn.runs import read_metrics, read_tensors
+from fedunlearn.signing import Refusal, Refused
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "erasure"
 SITES = [f"site-{number}" for number in range(3)]

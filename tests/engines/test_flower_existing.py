@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from federations import holdings, network
-from flower_apps import CLIENTS, QUICK, existing, grid, number_of, served
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from support.federations import holdings, network
+from support.flower_apps import CLIENTS, QUICK, existing, grid, number_of, served
 from torch import nn
 
 from fedunlearn import (
@@ -34,7 +34,7 @@ from fedunlearn.core.history import HeardRound, History
 from fedunlearn.core.state import State
 from fedunlearn.driver import rehearsal
 from fedunlearn.engines import flower
-from fedunlearn.record import read_tensors
+from fedunlearn.runs import read_tensors
 
 NAME = "perceptron"
 KINDS = ["locals", "norms", "residuals", "updates"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from federations import holdings, network
-from flower_apps import CLIENTS, QUICK, grid, number_of, served
 from flwr.app import ArrayRecord, Context, Error, Message
 from flwr.common.constant import ErrorCode
+from support.federations import holdings, network
+from support.flower_apps import CLIENTS, QUICK, grid, number_of, served
 
 from fedunlearn import (
     FedUnlearnError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from federations import PUBLIC, forget, holdings, network, same
+from support.federations import PUBLIC, forget, holdings, network, same
 
 from fedunlearn import Sequential, Terms, flatten, train
 from fedunlearn.engines import Joined

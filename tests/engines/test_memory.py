@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from federations import forget, holdings, network
+from support.federations import forget, holdings, network
 
 from fedunlearn import FedUnlearnError, Parallel, Sequential, Terms, flatten, train
 from fedunlearn.engines.memory import SharedMemory

@@ -8,7 +8,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from federations import forget, holdings, network, same
+from support.federations import forget, holdings, network, same
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import forget, holdings, network
+from support.federations import forget, holdings, network
 
 from fedunlearn import FedUnlearnError, Parallel, Sequential, Terms, flatten, train
 from fedunlearn.core import rows

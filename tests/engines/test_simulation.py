@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import holdings, network
+from support.federations import holdings, network
 
 from fedunlearn import FedUnlearnError, Parallel, Sequential, simulate
 from fedunlearn.engines import simulation, workers

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import forget, holdings, network, same
+from support.federations import forget, holdings, network, same
 
 from fedunlearn import FedUnlearnError, Job, Parallel, Sequential, Terms, flatten, loss, train
 from fedunlearn.core import Reason
 from fedunlearn.engines import workers
 from fedunlearn.engines.workers import WorkerPool
-from fedunlearn.record import locked
+from fedunlearn.runs import locked
 
 HERE = Path(__file__).parent
 

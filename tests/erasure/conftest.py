@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desks import contents, make, way
+from support.desks import contents, make, way
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from desks import (
+from support.desks import (
     TARGET,
     Unsteady,
     answer,
@@ -32,7 +32,7 @@ from fedunlearn.erasure import Standing, against_retraining, conclusion, erase, 
 from fedunlearn.erasure.certificate import read_certificate, verify
 from fedunlearn.erasure.sealing import Key
 from fedunlearn.evidence.verdicts import Influence, Scores, no_verdict
-from fedunlearn.record import write_tensors
+from fedunlearn.runs import write_tensors
 from fedunlearn.server import Server, read_history
 
 

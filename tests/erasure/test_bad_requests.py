@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desks import (
+from safetensors.torch import load
+from support.desks import (
     CLIENTS,
     FEDERATION,
     NOW,
@@ -27,14 +28,13 @@ from desks import (
     repeatable,
     trained,
 )
-from erasures import controller_key
-from safetensors.torch import load
+from support.erasures import controller_key
 
-from fedunlearn.authority import ERASURE_REQUEST, Refusal, Refused, sign
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Case, Desk, Standing, purge, receive
 from fedunlearn.erasure.reception import identify
-from fedunlearn.record.files import tensor_bytes
+from fedunlearn.runs.files import tensor_bytes
+from fedunlearn.signing import ERASURE_REQUEST, Refusal, Refused, sign
 
 DAY = 24 * 3600
 WAITING = "site-2"

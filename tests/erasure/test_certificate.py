@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import get_args
 
-import certificates
 import pytest
-from certificates import REQUEST, certified, keys, membership
 from pydantic import BaseModel, ValidationError
+from support import certificates
+from support.certificates import REQUEST, certified, keys, membership
 
 from fedunlearn import FedUnlearnError, attestation
 from fedunlearn.attestation import (
@@ -33,9 +33,9 @@ from fedunlearn.attestation import (
     verdict_of,
 )
 from fedunlearn.attestation.words import Worded
-from fedunlearn.authority import Refusal, Refused, key_id, opened, sign
 from fedunlearn.erasure.certificate import issue, read_certificate, verify
 from fedunlearn.evidence import Verdict
+from fedunlearn.signing import Refusal, Refused, key_id, opened, sign
 
 WORDS_OF_VERSION_1 = "ed46374071bf6a9b31648d206503bd7b53f35e5530de8ee7df880922c7d7fdd1"
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from damages import ANYWHERE, ONCE, TEXT
-from desks import TARGET, answer, contents, document, federation, make, opened, repeatable
+from support.damages import ANYWHERE, ONCE, TEXT
+from support.desks import TARGET, answer, contents, document, federation, make, opened, repeatable
 
 from fedunlearn import FedUnlearnError, Replies
 from fedunlearn.erasure import purge, verify

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from desks import answer, contents, document, opened, repeatable, way
-from file_events import watch
+from support.desks import answer, contents, document, opened, repeatable, way
+from support.file_events import watch
 
 from fedunlearn import FedUnlearnError
 

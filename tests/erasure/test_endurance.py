@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from desks import TARGET, document, holdings, make, network, opened, production, repeatable
-from erasures import public_key
+from support.desks import TARGET, document, holdings, make, network, opened, production, repeatable
+from support.erasures import public_key
 
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.engines import Sequential

@@ -7,10 +7,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from attacks import Attacked, copied_from, idle, scaled, stale
-from audits import SITES, SIZE, TARGET, before, marked, network, retrained, world
-from closed_form import Quadratics, phases, request
 from pydantic import TypeAdapter
+from support.attacks import Attacked, copied_from, idle, scaled, stale
+from support.audits import SITES, SIZE, TARGET, before, marked, network, retrained, world
+from support.closed_form import Quadratics, phases, request
 
 import fedunlearn as fu
 from fedunlearn.attestation import (

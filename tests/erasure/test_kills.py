@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from desks import TARGET, Unsteady, answer, contents, document, opened, repeatable, started, way
-from file_events import watch
+from support.desks import TARGET, Unsteady, answer, contents, document, opened, repeatable, started, way
+from support.file_events import watch
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.erasure import purge
 from fedunlearn.erasure.sealing import read_key
-from fedunlearn.record import read_state
+from fedunlearn.runs import read_state
 
 EVENTS = [
     *("received", "authenticated", "admitted", "unlearning", "verified", "recovering", "verified"),

@@ -15,20 +15,20 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from audits import SITES, SIZE, TARGET, before, network, retrained, world
-from certificates import canonical, certified
-from leaks import Secrets, scan
 from safetensors.torch import save
+from support.audits import SITES, SIZE, TARGET, before, network, retrained, world
+from support.certificates import canonical, certified
+from support.leaks import Secrets, scan
 from torch.nn.functional import cross_entropy
 
 import fedunlearn as fu
 from fedunlearn.attestation import Claimed, EndState, Evidence, Grade
-from fedunlearn.authority import sign
 from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import load
 from fedunlearn.erasure.certificate import issue
 from fedunlearn.erasure.findings import evidence_entries
 from fedunlearn.report.certificate import write_certificate_page
+from fedunlearn.signing import sign
 
 NAME = "clinic-north-3"
 COUNT = 6173

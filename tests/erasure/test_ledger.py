@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from erasures import controller_key
+from support.erasures import controller_key
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.erasure.ledger import GENESIS, Ledger, head_at, read

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import (
+from support.closed_form import (
     CLIENTS,
     METHODS,
     NO_TERMS,
@@ -18,10 +18,10 @@ from closed_form import (
     recorded,
     request,
 )
-from desks import Unsteady, document, make, network, opened, production
-from desks import federation as ward
-from federations import network as model_of
-from flower_apps import QUICK, connected, existing, grid
+from support.desks import Unsteady, document, make, network, opened, production
+from support.desks import federation as ward
+from support.federations import network as model_of
+from support.flower_apps import QUICK, connected, existing, grid
 
 from fedunlearn import (
     FedUnlearnError,

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from children import command
-from desks import (
+from safetensors.torch import load
+from support.children import command
+from support.desks import (
     CLIENTS,
     TARGET,
     answer,
@@ -30,15 +31,14 @@ from desks import (
     repeatable,
     trained,
 )
-from leaks import Secrets, scan
-from safetensors.torch import load
+from support.leaks import Secrets, scan
 
 import fedunlearn.cli.commands  # noqa: F401 - a child need not import it
 from fedunlearn import FedUnlearnError, server
 from fedunlearn.core.vectors import flatten
 from fedunlearn.erasure import erase, purge, receive
 from fedunlearn.erasure.sealing import Key, read_key
-from fedunlearn.record import read_state
+from fedunlearn.runs import read_state
 
 WINDOW = 64
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from desks import (
+from support.desks import (
     CLIENTS,
     NOW,
     TARGET,
@@ -26,13 +26,13 @@ from desks import (
     started,
     way,
 )
-from file_events import watch
+from support.file_events import watch
 
 from fedunlearn import FedUnlearnError, Replies
-from fedunlearn.authority import Refusal, Refused
 from fedunlearn.core import Reply
 from fedunlearn.erasure import receive, verify
 from fedunlearn.erasure.certificate import read_certificate
+from fedunlearn.signing import Refusal, Refused
 
 DAY = 24 * 3600
 
@@ -178,7 +178,7 @@ import hashlib, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-import desks
+from support import desks
 folder = Path(sys.argv[1])
 desks.way(folder)
 print(digest := hashlib.sha256(repr(sorted(desks.contents(folder).items())).encode()).hexdigest())

@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from desks import CLIENTS, NOW, document, federation, make, opened, production, repeatable
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from support.desks import CLIENTS, NOW, document, federation, make, opened, production, repeatable
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.core.hashes import module_hash

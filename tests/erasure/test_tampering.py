@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from certificates import Certified, canonical, certified, chained, events
+from support.certificates import Certified, canonical, certified, chained, events
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.attestation import KIND
-from fedunlearn.authority import key_id, sign
 from fedunlearn.erasure.certificate import issue, read_certificate, verify
+from fedunlearn.signing import key_id, sign
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desks import (
+from support.desks import (
     TARGET,
     Unsteady,
     answer,

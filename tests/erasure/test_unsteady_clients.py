@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from desks import CLIENTS, TARGET, Unsteady, answer, contents, document, opened, repeatable
+from support.desks import CLIENTS, TARGET, Unsteady, answer, contents, document, opened, repeatable
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.erasure import Case

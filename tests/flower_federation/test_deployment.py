@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from deployment import Deployment, DeploymentError, Processes, Simulation, is_loopback, process_table, until
+from support.deployment import (
+    Deployment,
+    DeploymentError,
+    Processes,
+    Simulation,
+    is_loopback,
+    process_table,
+    until,
+)
 
 pytestmark = pytest.mark.processes
 

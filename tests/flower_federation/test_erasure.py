@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from deployment import Deployment, until
+from support.deployment import Deployment, until
 
 from fedunlearn import Sequential, module_hash
-from fedunlearn.authority import new_key, public_part
 from fedunlearn.erasure import Claim, Standing, against_retraining, erase, open_desk, receive
+from fedunlearn.signing import new_key, public_part
 
 pytestmark = pytest.mark.deployment
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from deployment import Simulation
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from support.deployment import Simulation
 from torch import nn
 
 import fedunlearn as fu
@@ -29,7 +29,7 @@ from fedunlearn.core.history import KINDS
 from fedunlearn.driver.rehearsal import asked
 from fedunlearn.engines import flower
 from fedunlearn.experiment import perform, read
-from fedunlearn.record import read_metrics, read_outcome
+from fedunlearn.runs import read_metrics, read_outcome
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "flower"

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deployment import Deployment, is_loopback, until
-from federations import TRAINING, holdings, network
+from support.deployment import Deployment, is_loopback, until
+from support.federations import TRAINING, holdings, network
 
 from fedunlearn import Schedule, Sequential, forget, module_hash
-from fedunlearn.record import read_tensors
+from fedunlearn.runs import read_tensors
 
 pytestmark = pytest.mark.deployment
 

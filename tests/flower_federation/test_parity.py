@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from deployment import Deployment, Processes, Simulation, is_loopback
-from federations import PUBLIC, forget, holdings, network
+from support.deployment import Deployment, Processes, Simulation, is_loopback
+from support.federations import PUBLIC, forget, holdings, network
 
 from fedunlearn import Sequential, method
-from fedunlearn.record import model_hash
+from fedunlearn.runs import model_hash
 
 pytestmark = pytest.mark.processes
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, drive, jobs_of, request
+from support.closed_form import CLIENTS, DIMENSION, Quadratics, drive, jobs_of, request
 from torch import nn
 
 from fedunlearn import (

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from closed_form import DIMENSION, Quadratics, drive, jobs_of, request
-from federations import holdings, network
+from support.closed_form import DIMENSION, Quadratics, drive, jobs_of, request
+from support.federations import holdings, network
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import Quadratics, request
+from support.closed_form import Quadratics, request
 
 from fedunlearn import FedUnlearnError, LocalTraining, Schedule, method, unlearn
 from fedunlearn.methods.fast_retrain import share

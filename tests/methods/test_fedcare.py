@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backdoors import TRAINING, planted
-from closed_form import CLIENTS, DIMENSION, drive, jobs_of, request
-from federations import network
+from support.backdoors import TRAINING, planted
+from support.closed_form import CLIENTS, DIMENSION, drive, jobs_of, request
+from support.federations import network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import DIMENSION, Quadratics, drive, fresh, jobs_of, request
+from support.closed_form import DIMENSION, Quadratics, drive, fresh, jobs_of, request
 
 from fedunlearn import (
     FedUnlearnError,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import PUBLIC, Quadratics, drive, jobs_of, request
-from federations import holdings, network
+from support.closed_form import PUBLIC, Quadratics, drive, jobs_of, request
+from support.federations import holdings, network
 from torch.nn.functional import kl_div
 
 from fedunlearn import (

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import drive, request
-from federations import marked, untaught
+from support.closed_form import drive, request
+from support.federations import marked, untaught
 
 from fedunlearn import FedUnlearnError, Replies, Reply, Schedule, State, method
 from fedunlearn.methods.fedmemprune import RedundancyPruning, redundant

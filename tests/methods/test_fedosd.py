@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, drive, jobs_of, request
+from support.closed_form import CLIENTS, DIMENSION, Quadratics, drive, jobs_of, request
 
 from fedunlearn import (
     FedUnlearnError,

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import torch
-from closed_form import jobs_of, request
-from federations import holdings, network
+from support.closed_form import jobs_of, request
+from support.federations import holdings, network
 
 from fedunlearn import (
     Classification,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, SHAPES, Quadratics, fresh, request
+from support.closed_form import CLIENTS, SHAPES, Quadratics, fresh, request
 
 from fedunlearn import FedUnlearnError, History, Request, Schedule, State, Status, method, unlearn
 from fedunlearn.maths import cosine

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backdoors import TRAINING, planted
-from closed_form import CLIENTS, DIMENSION, drive, request
+from support.backdoors import TRAINING, planted
+from support.closed_form import CLIENTS, DIMENSION, drive, request
 
 from fedunlearn import (
     Classification,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, Quadratics, fresh, jobs_of, pretrained, request
-from federations import holdings, network
+from support.closed_form import CLIENTS, Quadratics, fresh, jobs_of, pretrained, request
+from support.federations import holdings, network
 
 from fedunlearn import Classification, State, Terms, flatten, step, train, unlearn
 from fedunlearn.client import Learner

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import Quadratics, Spoiled, drive, phases, request, times
-from federations import LOCAL, holdings, marked, mislabelled, network, taught, untaught
+from support.closed_form import Quadratics, Spoiled, drive, phases, request, times
+from support.federations import LOCAL, holdings, marked, mislabelled, network, taught, untaught
 
 from fedunlearn import (
     FedUnlearnError,

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, SHAPES, Quadratics, fresh, pretrained, request
+from support.closed_form import CLIENTS, DIMENSION, SHAPES, Quadratics, fresh, pretrained, request
 
 from fedunlearn import FedUnlearnError, History, Participation, Request, State, unlearn
 from fedunlearn.core.history import KINDS
 from fedunlearn.core.history import size as announced
-from fedunlearn.measure import size
+from fedunlearn.measures import size
 from fedunlearn.methods.fedavg import Pretraining
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from closed_form import CLIENTS, DIMENSION, Quadratics, drive, request
+from support.closed_form import CLIENTS, DIMENSION, Quadratics, drive, request
 
 from fedunlearn import Replies, Reply, Request, Schedule, State, method, unlearn
 from fedunlearn.core import ClientId, Statistics

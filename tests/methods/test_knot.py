@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, PUBLIC, Quadratics, fresh, jobs_of, pretrained, request
+from support.closed_form import CLIENTS, PUBLIC, Quadratics, fresh, jobs_of, pretrained, request
 
 from fedunlearn import FedUnlearnError, History, Request, Schedule, State, Status, method, unlearn
 from fedunlearn.methods.fedavg import Averaging

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import DIMENSION, Quadratics, fresh, request
-from federations import holdings, network
+from support.closed_form import DIMENSION, Quadratics, fresh, request
+from support.federations import holdings, network
 from torch import nn
 
 from fedunlearn import (

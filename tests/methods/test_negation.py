@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import request
-from federations import network
+from support.closed_form import request
+from support.federations import network
 
 from fedunlearn import FedUnlearnError, Request, Schedule, State, flatten, method
 from fedunlearn.core.vectors import shapes

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import DIMENSION, SCHEDULE, Quadratics, fresh, phases, request
+from support.closed_form import DIMENSION, SCHEDULE, Quadratics, fresh, phases, request
 from torch import Tensor
 
 from fedunlearn import Below, FedUnlearnError, Guards, Phase, Request, State, method, unlearn

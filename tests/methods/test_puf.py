@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closed_form import CLIENTS, Quadratics, jobs_of, request
+from support.closed_form import CLIENTS, Quadratics, jobs_of, request
 
 from fedunlearn import State, unlearn
 from fedunlearn.methods.fedavg import Pretraining

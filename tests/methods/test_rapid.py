@@ -3,8 +3,8 @@ from __future__ import annotations
 import copy
 
 import torch
-from closed_form import fresh, jobs_of, request
-from federations import holdings, network
+from support.closed_form import fresh, jobs_of, request
+from support.federations import holdings, network
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import Classification, Schedule, State, Terms, flatten, method, step, train

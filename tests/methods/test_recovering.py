@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import Quadratics, request
+from support.closed_form import Quadratics, request
 
 from fedunlearn import LocalTraining, Reply, Schedule, Status, method, pretrain, unlearn
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import Quadratics, request
-from federations import network
+from support.closed_form import Quadratics, request
+from support.federations import network
 
 from fedunlearn import FedUnlearnError, Request, Schedule, State, flatten, method, unlearn
 from fedunlearn.core.vectors import buffers, shapes

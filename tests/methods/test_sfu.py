@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import DIMENSION, Quadratics, drive, request
-from federations import TRAINING, holdings, network
+from support.closed_form import DIMENSION, Quadratics, drive, request
+from support.federations import TRAINING, holdings, network
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 

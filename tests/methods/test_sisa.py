@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_form import CLIENTS, PUBLIC, Quadratics, fresh, phases, pretrained, request
-from federations import holdings, network
+from support.closed_form import CLIENTS, PUBLIC, Quadratics, fresh, phases, pretrained, request
+from support.federations import holdings, network
 
 from fedunlearn import (
     FedUnlearnError,

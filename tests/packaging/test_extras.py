@@ -60,7 +60,7 @@ import fedunlearn
 for name in fedunlearn.__all__:
     getattr(fedunlearn, name)
 for module in pkgutil.iter_modules(fedunlearn.__path__, "fedunlearn."):
-    if module.name.partition(".")[2] not in ("__main__", "cli", "comparison", "report", "reproduction"):
+    if module.name.partition(".")[2] not in ("__main__", "cli", "report", "studies"):
         importlib.import_module(module.name)
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from demo import check_promise
+from support.demo import check_promise
 
 pytestmark = pytest.mark.wheel
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audits import TARGET, before, marked, network, retrained
-from chromium import Browser
+from support.audits import TARGET, before, marked, network, retrained
+from support.chromium import Browser
 
 import fedunlearn as fu
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from chromium import program
+from support.chromium import program
 
 from fedunlearn.report import collect, write_report
 

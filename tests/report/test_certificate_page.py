@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("jinja2")
 pytest.importorskip("cryptography")
-from certificates import canonical, certified
-from chromium import program
+from support.certificates import canonical, certified
+from support.chromium import program
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.attestation import Claim, EndState, Grade

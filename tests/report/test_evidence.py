@@ -9,7 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from audits import TARGET
+from support.audits import TARGET
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import collect, read_evidence, read_run, write_report

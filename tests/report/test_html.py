@@ -15,10 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedunlearn.cli.commands import app
-from fedunlearn.comparison import read_comparison
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
-from fedunlearn.record import read_metrics
+from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.report import (
     collect,
     comparison_tables,
@@ -33,6 +32,7 @@ from fedunlearn.report.figures import curves
 from fedunlearn.report.html.comparison import comparison_page
 from fedunlearn.report.rerun import recipes, toml
 from fedunlearn.report.settings import flat
+from fedunlearn.runs import read_metrics
 
 pytest.importorskip("jinja2")
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'

@@ -9,8 +9,8 @@ from html import unescape
 from statistics import fmean, stdev
 
 import pytest
-from chromium import program
 from scipy import stats
+from support.chromium import program
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import leaderboard_tables, markdown, write_leaderboard

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.studies import Confidences, attack_accuracy, separation
+from fedunlearn.studies.separation import Confidences, attack_accuracy, separation
 
 MODELS, FORGOTTEN, UNSEEN = 32, 200, 150
 

@@ -15,10 +15,10 @@ from .options import Out, Overrides, Track, Use, Workers
 from .runs import default_folder, listening, write_html
 
 if TYPE_CHECKING:
-    from ..comparison import Comparison
     from ..core import Listener
+    from ..experiment.comparison import Comparison
     from ..report import Collection, Run
-    from ..reproduction.results import Results
+    from ..studies.paper.results import Results
 
 
 def compare(
@@ -45,9 +45,9 @@ def compare(
     Where data.audit keeps examples aside, finished runs are audited, and a table shows the evidence. The
     folder is runs/NAME plus the scale and the overrides, unless --out is given.
     """
-    from ..comparison import read_comparison
-    from ..record import write
+    from ..experiment.comparison import read_comparison
     from ..report import LEGEND, collect, evidence_tables, markdown
+    from ..runs import write
 
     wanted = read_comparison(
         experiment, overrides or [], scale=scale, only=only or [], seeds=seeds, use=use or []
@@ -92,7 +92,7 @@ def reproduce(
 
     Continues where it was stopped. All tables of a scale share the folder runs/reproduce-SCALE.
     """
-    from ..reproduction import check_scale, collected, draw, named, plan, read_columns, titles
+    from ..studies.paper import check_scale, collected, draw, named, plan, read_columns, titles
 
     if name is None:
         print_list(["name", "what it is"], ([name, title] for name, title in titles().items()))
@@ -119,8 +119,8 @@ def _side_by_side(
     wanted: Comparison, folder: Path, name: str, found: Results, columns: Mapping[str, Collection]
 ) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
-    from ..reproduction import beside, write_tables
-    from ..reproduction.side_by_side import counted, grid, meaning, setup
+    from ..studies.paper import beside, write_tables
+    from ..studies.paper.side_by_side import counted, grid, meaning, setup
 
     cells = beside(wanted, found)
     for column in wanted.columns:
@@ -138,7 +138,7 @@ def carry_out_shown(
     wanted: Comparison, folder: Path, workers: int | None, track: Sequence[str] | None = None
 ) -> None:
     """Performs the missing runs of a comparison in one display."""
-    from ..comparison import carry_out, planned
+    from ..experiment.comparison import carry_out, planned
     from .progress import Display
 
     try:
@@ -154,7 +154,7 @@ def carry_out_shown(
 
 def _print_failures(wanted: Comparison, folder: Path, column: str) -> None:
     from ..core import Status
-    from ..record import read_outcome
+    from ..runs import read_outcome
 
     for run in (run for of in wanted.places(folder, column).values() for run in of):
         ended = read_outcome(run)

@@ -75,8 +75,8 @@ def sign(
     ] = 1.0,
 ) -> None:
     """Sign a client's request to be forgotten. The desk accepts it once."""
-    from ..authority import request_erasure
-    from ..record import write
+    from ..runs import write
+    from ..signing import request_erasure
 
     write(file, request_erasure(client, federation, model, key, valid_hours=24 * days).encode())
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() + 86400 * days))
@@ -96,11 +96,11 @@ def plan(
     workers: Workers = None,
 ) -> None:
     """Show what answering a request would take, and what stands in its way. It changes nothing."""
-    from ..authority import stated_client
     from ..core.hashes import module_hash
     from ..erasure import examine, open_desk, plan_erasure, simulated
     from ..erasure.practice import production_model
     from ..erasure.reception import identify
+    from ..signing import stated_client
     from .plans import print_plan
 
     opened = open_desk(folder)
@@ -141,11 +141,11 @@ def erase(
 
     The same command continues after a crash, and tries again after a failure.
     """
-    from ..authority import stated_client
     from ..core.hashes import module_hash
     from ..erasure import due, open_desk, purge, receive, simulated
     from ..erasure import erase as answer
     from ..erasure.practice import production_model
+    from ..signing import stated_client
     from .progress import Display
 
     opened = open_desk(folder)
@@ -262,7 +262,7 @@ def _standing(case: Case) -> str:
 
 def _why(opened: Desk, case: Case) -> str:
     """What the run of a failed request said at its end."""
-    from ..record import read_outcome
+    from ..runs import read_outcome
 
     ends = sorted(opened.place(case.id).glob("run/*/outcome.json"), key=lambda path: path.stat().st_mtime)
     reason = read_outcome(ends[-1].parent)["reason"] if ends else ""

@@ -14,7 +14,7 @@ from .options import Overrides, Use, Workers
 from .runs import default_folder
 
 if TYPE_CHECKING:
-    from ..studies import PerExample
+    from ..studies.per_example import PerExample
 
 
 def per_example(
@@ -39,8 +39,8 @@ def per_example(
     Trains, unlearns and retrains many small federations, one after the other.
     """
     from ..experiment import read
-    from ..record import write_json
-    from ..studies import per_example as test
+    from ..runs import write_json
+    from ..studies.per_example import per_example as test
 
     wanted = read(experiment, overrides or [], use=use or [])
     file = file or default_folder([wanted.name, *(overrides or [])]) / "per-example.json"

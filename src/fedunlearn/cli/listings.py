@@ -21,9 +21,9 @@ def methods(
     use: Use = None,
 ) -> None:
     """List the unlearning methods, or describe one."""
+    from ..config.options import phases_of
     from ..core import requirements
     from ..methods import Schedule, method
-    from ..options import phases_of
 
     if name is None:
         print_list(["method", "summary"], ([entry.name, entry.about.get("summary", "-")] for entry in method))

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from ..core import Event, Phase, Stage, Status
 from ..core.scores import headline
 from ..driver.progress import trouble
-from ..measure.metrics import metric
+from ..measures.metrics import metric
 
 QUIET_SECONDS = 10.0
 RETRAINING = "retraining"

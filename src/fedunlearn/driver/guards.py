@@ -32,7 +32,7 @@ from ..core import (
     require_rate,
 )
 from ..maths import orthogonal_direction
-from ..measure.metrics import metric
+from ..measures.metrics import metric
 
 NEGLIGIBLE = 1e-6
 """An update of a retained client below this share of the median norm is none."""

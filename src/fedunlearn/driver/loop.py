@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .. import measure
+from .. import measures as measure
 from ..core import (
     Buffers,
     ClientId,

@@ -7,7 +7,7 @@ import time
 
 from ..core import Event, Listener, Status
 from ..core.scores import headline
-from ..measure.metrics import metric
+from ..measures.metrics import metric
 
 
 def log_rounds() -> Listener:

@@ -11,14 +11,14 @@ from statistics import fmean
 
 from torch import nn
 
-from ..authority import stated_model
 from ..core import Authorising, ClientId, Federation, FedUnlearnError, History, Request, State, vectors
 from ..core.hashes import model_hash, module_hash
 from ..methods import recommended_options
-from ..record import fingerprint, json_bytes, read_metrics, read_state, read_tensors, write
-from ..record.files import explained, tensor_bytes
-from ..record.states import state_bytes
+from ..runs import fingerprint, json_bytes, read_metrics, read_state, read_tensors, write
+from ..runs.files import explained, tensor_bytes
+from ..runs.states import state_bytes
 from ..server import fresh_model, read_history
+from ..signing import stated_model
 from .certifying import NOTICEABLE, RETRAINED, check_words
 from .desk import Case, Desk
 from .plan import Plan, make_plan

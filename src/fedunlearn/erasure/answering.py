@@ -8,7 +8,6 @@ from pathlib import Path
 
 from torch import nn
 
-from ..authority import stated_client
 from ..core import (
     Authorising,
     Event,
@@ -22,8 +21,9 @@ from ..core import (
     vectors,
 )
 from ..methods import recommended_options
-from ..record import locked, read_tensors
+from ..runs import locked, read_tensors
 from ..server import ForgettingFailed, forget, read_history, remove_rows
+from ..signing import stated_client
 from .admission import admit, check, original, recorded, require_ready
 from .certifying import MODEL, install
 from .conclusion import conclude, found, target_missing

@@ -18,8 +18,8 @@ from ..attestation import (
     claim_of,
     parsed,
 )
-from ..authority import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
 from ..core import FedUnlearnError
+from ..signing import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
 from .ledger import head_at, read
 
 __all__ = [

@@ -39,9 +39,9 @@ from ..auditing import Evidence
 from ..core import ClientId, FedUnlearnError, Outcome, Phase, Status
 from ..core.hashes import model_hash
 from ..core.registry import method as methods
-from ..record import write
-from ..record.files import tensor_bytes
 from ..report.certificate import write_certificate_page
+from ..runs import write
+from ..runs.files import tensor_bytes
 from .certificate import issue
 from .desk import DAY, Case, Desk, Standing
 from .findings import COARSE, evidence_entries, guard_counts, this_environment

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ..core import ClientId, FedUnlearnError, did_you_mean
-from ..record import fingerprint, json_bytes, read_json, write
+from ..runs import fingerprint, json_bytes, read_json, write
 from .ledger import Entry, Ledger
 from .sealing import Key, key_in, read_key
 from .settings import Policy, read_policy

@@ -14,7 +14,7 @@ from ..auditing import Evidence, TargetEvidence
 from ..core import ClientId, FedUnlearnError, Reason
 from ..core.registry import did_you_mean
 from ..evidence import CanaryFinding, Comeback, Finding, Interval, Rate, TailRate, Verdict
-from ..record import environment
+from ..runs import environment
 
 FINE, COARSE = 3, 2
 """Decimals. Those of shares are fewer: the interval of a share tells how many examples there are."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..authority import KeySource, Refused, opened, public_part, sign
 from ..core import FedUnlearnError
-from ..record import locked, write
-from ..record.files import explained
+from ..runs import locked, write
+from ..runs.files import explained
+from ..signing import KeySource, Refused, opened, public_part, sign
 
 GENESIS = "0" * 64
 HEAD = "application/vnd.fedunlearn.ledger-head.v1+json"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..client.audit import audit_job
+from ..config.options import phases_of
 from ..core import (
     ClientId,
     Federation,
@@ -22,7 +23,6 @@ from ..driver import Guards, Participation
 from ..evidence.measures import EXACT, listed
 from ..evidence.verdicts import MINIMUM
 from ..methods import Recommendation, Schedule, recommend
-from ..options import phases_of
 from .plan_checks import about, cautions, obstacles
 
 PROCESS_ONLY, EQUIVALENT = "PROCESS_ONLY", "BEHAVIOURALLY_EQUIVALENT"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from torch import nn
 
-from ..authority import new_key, public_part
 from ..core import ClientId, Federation, FedUnlearnError, Listener, Stage, State, did_you_mean, vectors
 from ..core.hashes import module_hash
 from ..experiment import Experiment, Setting, prepare, read
@@ -17,9 +16,10 @@ from ..experiment.checkpoint import read_model
 from ..experiment.pretraining import pretraining
 from ..experiment.references import Show
 from ..experiment.settings import Erasure, UserFile
-from ..record import write
-from ..record.files import explained, make_folder, tensor_bytes
 from ..report.rerun import toml
+from ..runs import write
+from ..runs.files import explained, make_folder, tensor_bytes
+from ..signing import new_key, public_part
 from .desk import Desk
 from .retraining import against_retraining
 from .settings import SETTINGS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from ..authority import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
 from ..core import ClientId, FedUnlearnError
-from ..record import locked, write
-from ..record.files import explained, remove_partial
+from ..runs import locked, write
+from ..runs.files import explained, remove_partial
+from ..signing import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
 from .desk import DAY, NONCES, Case, Desk, Standing
 from .sealing import destroy, key_in
 

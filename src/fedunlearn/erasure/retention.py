@@ -6,10 +6,10 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from ..authority import sign
 from ..core import FedUnlearnError
-from ..record import locked, write
-from ..record.files import explained
+from ..runs import locked, write
+from ..runs.files import explained
+from ..signing import sign
 from .certificate import RECEIPT
 from .certifying import CERTIFICATE, MODEL, PAGE
 from .desk import DAY, Case, Desk, Standing

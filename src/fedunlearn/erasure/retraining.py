@@ -10,11 +10,11 @@ from dataclasses import replace
 from torch import nn
 
 from ..auditing import Evidence, audit
-from ..authority import stated_client
 from ..core import Federation, State, require, vectors
 from ..core.seeds import derive
 from ..experiment.references import Show, unseen
 from ..server import forget
+from ..signing import stated_client
 from .certifying import RETRAINED
 from .desk import Desk
 

@@ -9,8 +9,8 @@ import secrets
 from pathlib import Path
 
 from ..core import FedUnlearnError
-from ..record import write
-from ..record.files import SEALED, explained
+from ..runs import write
+from ..runs.files import SEALED, explained
 
 MAGIC = SEALED + b" 1\n"
 SEGMENT = 1 << 26

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from ..attestation import LegalBasis
+from ..config.options import check_options
+from ..config.problems import first_problem
 from ..core import FedUnlearnError, LocalTraining
 from ..core.registry import method as methods
 from ..driver import Participation
-from ..experiment.problems import first_problem
 from ..experiment.settings import Count, GuardsPlan, Natural, ParticipationPlan, Place, Rate, Table, Training
 from ..methods import Schedule
-from ..options import check_options
 from .plan_checks import about
 
 SETTINGS = "desk.toml"

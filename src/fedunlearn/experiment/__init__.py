@@ -1,10 +1,10 @@
 """An experiment: a TOML file that is checked, set up and carried out in a folder."""
 
-from ..running import finished
+from ..config.problems import first_problem
+from ..runs.running import finished
 from .audit import Standard, audit_run, audit_with, auditing, omega0, run_model, standard
 from .code import import_code
 from .pretraining import pretrained
-from .problems import first_problem
 from .reading import add_code, check, named_after, override, parse, read
 from .references import Show, reference_rounds, retraining, twin
 from .run import perform, recorded, resume

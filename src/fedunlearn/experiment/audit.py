@@ -17,7 +17,8 @@ from ..core.errors import require, require_count
 from ..core.seeds import derive
 from ..evidence import Curves, Relearning
 from ..evidence.verdicts import MARGIN
-from ..record import (
+from ..relearning import EXAMPLES, relearn
+from ..runs import (
     RECOVERY_HINT,
     claim,
     earlier,
@@ -29,8 +30,7 @@ from ..record import (
     read_state,
     require_listed,
 )
-from ..relearning import EXAMPLES, relearn
-from ..running import finished
+from ..runs.running import finished
 from .checkpoint import read_model
 from .references import Show, number_of_twins, references, unseen
 from .run import recorded

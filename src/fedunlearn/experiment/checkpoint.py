@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..core import FedUnlearnError, State, vectors
-from ..record import read_state, read_tensors
-from ..record.files import read_unverified
+from ..runs import read_state, read_tensors
+from ..runs.files import read_unverified
 from .code import sha256
 from .settings import UserFile
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..config.options import check_options
+from ..config.problems import first_problem
 from ..core import FedUnlearnError, requirements
 from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
@@ -18,9 +20,7 @@ from ..core.registry import model as models
 from ..core.registry import partition as partitions
 from ..data import check_reserved
 from ..methods.groups import require_groups
-from ..options import check_options
 from .code import import_code, sha256
-from .problems import first_problem
 from .settings import Experiment, UserFile
 
 SMALLEST_RATE = 1e-38

@@ -15,7 +15,7 @@ from ..core import Federation, FedUnlearnError, History, Listener, Outcome, Stag
 from ..driver import Below, Conflicts
 from ..driver.preconditions import too_few
 from ..engines import require
-from ..record import (
+from ..runs import (
     Folder,
     claim,
     earlier,
@@ -29,7 +29,7 @@ from ..record import (
     tell_unverified,
     verify,
 )
-from ..running import conclude, concluded, finished, run_in
+from ..runs.running import conclude, concluded, finished, run_in
 from .pretraining import pretrained
 from .reading import check
 from .settings import Experiment

@@ -15,13 +15,13 @@ from pydantic import (
     model_validator,
 )
 
+from ..config.options import LARGEST, phases_of
 from ..core import Phase, Precision
 from ..driver import Guards
 from ..methods import Schedule
 from ..methods.fedavg import Pretraining
 from ..methods.knot import ClusteredPretraining
 from ..methods.sisa import SlicedPretraining
-from ..options import LARGEST, phases_of
 
 
 def _openable(path: Path) -> Path:

@@ -18,7 +18,7 @@ from ..core.seeds import derive
 from ..data import PUBLIC, Population, load, plant, poison, populate, reserve, trigger
 from ..driver import Participation
 from ..engines import Sequential, join, simulate
-from ..record import decisive
+from ..runs import decisive
 from .settings import Experiment
 
 

@@ -14,7 +14,7 @@ from ..core import ClientId, FedUnlearnError, Listener, Phase, Progress, Request
 from ..data.sources import user_cache
 from ..driver import Participation, unlearn
 from ..methods import Pretraining
-from ..record import (
+from ..runs import (
     Recorder,
     claim,
     digest,

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median_low
 
 from ..evidence import Influence
-from ..measure.metrics import Metric
+from ..measures.metrics import Metric
 from .evidence import ATTACKS, AuditedTarget, ByModel, Relearned, RunEvidence, read_evidence, verdict_text
 from .summary import mean_text
 from .tables import Lines

@@ -28,7 +28,7 @@ from ..attestation import (
 )
 from ..core import FedUnlearnError, Reason, Stage, Status
 from ..evidence import Verdict
-from ..record import write
+from ..runs import write
 from .html.filling import rendered
 
 DAY = 24 * 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..measure.metrics import Metric, metric
+from ..measures.metrics import Metric, metric
 from .runs import Run
 from .settings import setting
 from .summary import end, mean, minus, summarise

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import FedUnlearnError
-from ..record import write
+from ..runs import write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

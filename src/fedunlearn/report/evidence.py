@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import FedUnlearnError
 from ..evidence import Finding, Influence, Interval, OutputDistance, Verdict
-from ..record import read_json, verify
+from ..runs import read_json, verify
 
 ByModel = Mapping[str, float]
 """A number of ``model``, ``retrained``, ``again`` (the second retraining), ``original`` (ω⁰), where known."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core import Metrics
-from ..measure.metrics import metric
+from ..measures.metrics import metric
 from .drawing import BLUE, GREY, VERMILION, drawing, save
 from .runs import Run
 

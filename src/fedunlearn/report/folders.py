@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core import FedUnlearnError, Metrics
-from ..measure.metrics import METRICS
-from ..record import (
+from ..measures.metrics import METRICS
+from ..runs import (
     RECOVERY_HINT,
     earlier,
     public,

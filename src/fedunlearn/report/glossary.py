@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..measure.metrics import METRICS, metric
+from ..measures.metrics import METRICS, metric
 from .audits import TABLES
 
 TERMS = {

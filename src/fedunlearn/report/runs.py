@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import Metrics, Status
 from ..core.scores import forgetting_key, utility_key
-from ..measure.metrics import client_of
+from ..measures.metrics import client_of
 from .settings import setting
 
 STAGES = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from ..core import Metrics
-from ..measure.metrics import METRICS, Metric, metric
+from ..measures.metrics import METRICS, Metric, metric
 from .runs import Run
 
 Numbers = Mapping[str, float]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..core import Metrics, Status
-from ..measure.metrics import metric
+from ..measures.metrics import metric
 from .runs import Run
 from .summary import Column, Numbers, cost_columns, mean_text, origins, result_columns, summarise
 

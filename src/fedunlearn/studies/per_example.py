@@ -21,7 +21,7 @@ from ..data import PUBLIC
 from ..driver import StopRule, unlearn
 from ..experiment import Experiment, Setting, check, prepare
 from ..experiment.run import stop_rules
-from ..record import environment
+from ..runs import environment
 from ..tasks import Classification
 from .separation import FEWEST, Confidences, Separation, separation
 

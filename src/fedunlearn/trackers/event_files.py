@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..measure.metrics import metric
+from ..measures.metrics import metric
 from .tracking import Parameters, Point
 
 _EVENTS = "events.out.tfevents.*"

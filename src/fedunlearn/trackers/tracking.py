@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from ..core import Event, Metrics, Stage, Status
-from ..record import public, read_json, read_metrics
+from ..runs import public, read_json, read_metrics
 
 Parameters = Mapping[str, str | int | float | bool]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import Status
-from ..record import read_json, write_json
+from ..runs import read_json, write_json
 from .tracking import Parameters, Point
 
 

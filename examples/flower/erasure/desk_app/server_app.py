@@ -11,8 +11,8 @@ from torch import nn
 import fedunlearn as fu
 from desk_app.model import ROUNDS, build
 from fedunlearn import erasure
-from fedunlearn.authority import stated_client
 from fedunlearn.engines import flower
+from fedunlearn.signing import stated_client
 
 app = ServerApp()
 

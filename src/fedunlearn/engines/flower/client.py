@@ -13,7 +13,6 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from ... import methods as _registers_losses_steps_and_works  # noqa: F401
-from ...authority import check_request
 from ...client.data import ClientData, Data
 from ...client.learner import Learner
 from ...client.losses import forgets
@@ -21,6 +20,7 @@ from ...core import ClientId, Failure, FedUnlearnError, Reason, Reply, Task, reg
 from ...core.hashes import digest
 from ...core.hashes import fingerprint as value_hash
 from ...core.threads import one_thread
+from ...signing import check_request
 from ...tasks import Classification, described
 from ..sequential import attempt
 from .wire import HELLO, JOB, noted, pack_replies, unpack_jobs

@@ -14,7 +14,6 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import nn
 
-from ...authority import ErasureRequest, check_request, use_nonce
 from ...core import (
     ClientId,
     Failure,
@@ -29,6 +28,7 @@ from ...core import (
     require_rate,
 )
 from ...core.hashes import fingerprint, module_hash
+from ...signing import ErasureRequest, check_request, use_nonce
 from ...tasks import Classification
 from ..sequential import sorted_out
 from .dialects import Dialect, Jobs, Weights

@@ -11,8 +11,8 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ...authority import key_id
 from ...core import FedUnlearnError
+from ...signing import key_id
 from .mail import Mail, lost, said
 from .wire import HELLO, Unreadable, text
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from ...core import ClientId, FedUnlearnError, History, Replies, Reply, State, vectors
 from ...core.history import HeardRound, require_kinds
-from ...record import write_tensors
+from ...runs import write_tensors
 from .dialects import all_metrics, counted, displacement, only_arrays
 from .nodes import Nodes
 from .wire import Unreadable, tensor

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...record import write
+from ...runs import write
 from ..description import differing, environments, methods, request
 from ..glossary import glossary
 from ..rerun import recipes

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ...core import Metrics
-from ...measure.metrics import metric
+from ...measures.metrics import metric
 from ..conclusions import RULE, Judgement, headline, judge, verdict, warnings
 from ..runs import Collection, Run
 from ..settings import setting, shared

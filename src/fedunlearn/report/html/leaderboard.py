@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...record import write
+from ...runs import write
 from ..audits import REFERENCES
 from ..benchmark import LETTERS, Board, Result, read_board
 from ..leaderboard import INTERVALS, RULE, ablation, columns, line, ranked, t_quantile, titled

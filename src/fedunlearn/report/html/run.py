@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...measure.metrics import metric
+from ...measures.metrics import metric
 from ..conclusions import verdict
 from ..runs import Collection, Run
 from ..summary import column, costs, summarise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ...core import Metrics
-from ...measure.metrics import client_of, metric
+from ...measures.metrics import client_of, metric
 from ..summary import Column, Numbers, column, cost_columns, mean, mean_text
 
 

@@ -10,7 +10,7 @@ from fedunlearn.engines import flower
 
 def load(context: Context) -> flower.Site:
     sys.path.append(str(context.run_config["tests"]))
-    from federations import holdings, network
+    from support.federations import holdings, network
 
     model = str(context.run_config["model"])
     client = f"site-{context.node_config['partition-id']}"

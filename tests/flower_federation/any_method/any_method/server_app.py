@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 import fedunlearn
 from fedunlearn import Sequential
 from fedunlearn.engines import flower, join
-from fedunlearn.record import model_hash
+from fedunlearn.runs import model_hash
 
 app = ServerApp()
 
@@ -20,7 +20,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     sys.path.append(str(config["tests"]))
-    from federations import PUBLIC, TRAINING, forget, holdings, network
+    from support.federations import PUBLIC, TRAINING, forget, holdings, network
 
     name, found = str(config["model"]), {}
     patience = flower.Patience(float(config["reply"]), float(config["absence"]))

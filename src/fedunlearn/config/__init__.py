@@ -1,0 +1,1 @@
+"""Strict settings, options of methods, and what is wrong with a value."""
