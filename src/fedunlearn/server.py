@@ -604,7 +604,7 @@ class Server:
                 if way.unknown:
                     warnings.warn(way.unknown, stacklevel=3)
                 if self._gone and not members:
-                    there = ", ".join(self.clients[:20])
+                    there = ", ".join([c for c in self.clients if c not in named][:20])
                     LOG.warning("nobody knows whether %s took part: present are %s", ", ".join(named), there)
                 LOG.info("targets: %s; retained: %d clients", ", ".join(named), len(request.retained))
             return self._try(named, way, f"forget-{_slug('-'.join(named))}-{_slug(method)}", **options)
@@ -623,6 +623,8 @@ class Server:
     ) -> dict[str, Outcome]:
         """Tries several methods on one request, each from the current model, and keeps the model as it is.
 
+        Targets that the last request has forgotten are compared from the model before it.
+
         ``rows`` are methods, or names of rows with the method's options, ``method`` among them. What neither
         they nor the schedule state is as for ``forget``: ``retrain`` takes as many rounds as training. A row
         that fails is a Python warning and keeps its outcome. The folder that they share can be reported
@@ -637,21 +639,19 @@ class Server:
         wanted = {row: (str(settings.get("method", row)), dict(settings)) for row, settings in given.items()}
         outcomes = {}
         with self._asked(targets, examples) as named:
-            if self._end is not None and self._steps == len(self._journal) and {*named} & {*self.forgotten}:
-                self._rewind()  # a script that begins with a comparison is run again
-            ways = {}
+            asking, ways = self._before(named), {}
             for row, (method, options) in wanted.items():
                 options.pop("method", None)
-                way = self._way(
+                way = asking._way(
                     named, method, schedule, options, guards=guards, evaluate_every=evaluate_every
                 )
-                self._phases(named, way)  # refuses before the first row runs
+                asking._phases(named, way)  # refuses before the first row runs
                 ways[row] = way
             folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
             for told in sorted({way.unknown for way in ways.values()} - {""}):
                 warnings.warn(told, stacklevel=2)
             for row, way in ways.items():
-                outcome, _ = outcomes[row], _ = self._try(named, way, f"{folder}/{_slug(row)}")
+                outcome, _ = outcomes[row], _ = asking._try(named, way, f"{folder}/{_slug(row)}")
                 if outcome.status.failed:
                     warnings.warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", stacklevel=2)
         return outcomes
@@ -672,9 +672,8 @@ class Server:
             raise FedUnlearnError(
                 "there is no request to audit: nothing has been forgotten, or who was has joined anew"
             )
-        targets, earlier, place, method = self._last
-        before = copy.copy(self)
-        vars(before).update(earlier, _end=None)
+        targets, _, place, method = self._last
+        before = self._before(targets)
         if retrained is None:
             parts = {
                 part.partition("#")[0]: self._examples[part] for part in targets if part in self._examples
@@ -688,7 +687,7 @@ class Server:
                         f"{target} holds {least[0]} forgotten or unseen examples, and an audit needs two of "
                         "each at least, and 600 for a verdict"
                     )
-            retrained, again = before._retrained(None if parts else targets, parts or None)
+            retrained, again = before._retrained(place, None if parts else targets, parts or None)
         asked = (*self.clients, *targets)
         with self._engine(asked) as federation:
             found = audit(
@@ -721,16 +720,20 @@ class Server:
         return replace(found, files=tuple(files))
 
     def _retrained(
-        self, targets: tuple[ClientId, ...] | None, examples: Mapping[ClientId, Any] | None
+        self, place: Path, targets: tuple[ClientId, ...] | None, examples: Mapping[ClientId, Any] | None
     ) -> list[Outcome]:
-        """Two models trained without the targets, as long as the present one."""
-        if not self._rounds:
+        """Two models trained without the targets, as long as the present one or as the request stated."""
+        begun = record.read_json(place / "experiment.json")
+        rounds = self._rounds or begun["options"].get("rounds", 0)
+        if not rounds:
             raise FedUnlearnError(
-                "this server has not trained the model, so nobody knows how long a retraining takes: train "
-                "two modules without the targets, and call server.audit(module, again=other)"
+                "this server has not trained the model, so nobody knows how long a retraining takes: compare "
+                "two rows of retrain, {'a': {'method': 'retrain', 'rounds': …, 'number': 2}, 'b': {…, "
+                "'number': 3}}, and call server.audit(outcomes['a'], again=outcomes['b'])"
             )
-        rows = {f"retrain {n}": {"method": "retrain", "rounds": self._rounds, "number": n} for n in (2, 3)}
-        made = [*self.compare(targets, rows, examples=examples).values()]
+        rows = {f"retrain {n}": {"method": "retrain", "rounds": rounds, "number": n} for n in (2, 3)}
+        schedule = Schedule(pretrain_lr=begun["pretraining"]["lr"])
+        made = [*self.compare(targets, rows, None if self._rounds else schedule, examples=examples).values()]
         if failed := [outcome for outcome in made if outcome.status.failed]:
             raise ForgettingFailed(failed[0])
         return made
@@ -801,6 +804,17 @@ class Server:
         """What a step may change."""
         own = ("_steps", "_lr", "_rounds", "_trained", "_last", "_examples")
         return {name: vars(self)[name] for name in ("state", "history", "anchors", "forgotten", *own)}
+
+    def _before(self, targets: Sequence[ClientId]) -> Server:
+        """The server as it was before these targets were forgotten; itself if they were not."""
+        if not {*targets} & {*self.forgotten}:
+            return self
+        before = copy.copy(self)
+        if self._last is not None and {*targets} == {*self._last[0]}:
+            vars(before).update(self._last[1], _end=None)
+        elif self._end is not None and self._steps == len(self._journal):
+            before._rewind()  # a script that begins with a comparison is run again
+        return before
 
     def _rewind(self) -> None:
         """Goes back to before the first step."""
@@ -953,12 +967,15 @@ class Server:
             whole = target.partition("#")[0] if target in self._named else target
             for what in {target, whole}.intersection(self.forgotten):
                 told = (
-                    "name another" if target == whole else "these examples are gone: leave this request out"
+                    "name another, or choose another folder to answer this request in another way"
+                    if target == whole
+                    else "these examples are gone: leave this request out"
                 )
                 raise FedUnlearnError(f"client {what!r} has been forgotten already: {told}")
             known = {*clients, *self._took_part}
             if target not in known and (self._federation is None or self._took_part):
-                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}")
+                left = "" if self._took_part else "; if it has left for good, say gone=True"
+                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}{left}")
             if target not in clients:
                 # No suggestion: a client that is merely absent must not become a request about another one.
                 there = ", ".join(clients[:20]) or "nobody"

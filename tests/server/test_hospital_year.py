@@ -141,6 +141,21 @@ def test_a_forgotten_client_never_trains_again_whatever_is_called(folder):
         server(folder).forget("geneva", "fedosd", SHORT)
 
 
+def test_a_comparison_starts_before_the_last_withdrawal_and_leaves_the_server_after_it(folder):
+    ours = server(folder, seed=None)
+    before = digest(ours)
+    assert "geneva" in ours.compare("geneva", ["fedosd"], SHORT)["fedosd"].targets
+    assert ours.forgotten == ("geneva",)
+    assert digest(ours) == before
+    assert "geneva" in took_part(folder / "1-compare-geneva/seed-0/fedosd")
+    with pytest.warns(UserWarning, match="geneva: forgotten in"):
+        ours.forget("bern", "fedosd", SHORT)
+    assert "bern" in ours.compare("bern", ["fedosd"], SHORT)["fedosd"].targets
+    assert ours.forgotten == ("geneva", "bern")
+    with pytest.raises(fu.FedUnlearnError, match="'geneva' has been forgotten already"):
+        ours.compare("geneva", ["fedosd"], SHORT)
+
+
 @pytest.mark.filterwarnings("ignore:train continues from the last step")
 def test_a_client_joins_anew_is_trained_and_can_be_forgotten_again(folder):
     ours = server(folder, seed=None)
