@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedunlearn import Guards, Job, LocalTraining, Replies, Request, Sequential, Terms, unlearn
 from fedunlearn.client.data import Examples
+from fedunlearn.config.tables import Training
 from fedunlearn.core import ClientId, Event, State, vectors
 from fedunlearn.experiment.pretraining import pretrained
 from fedunlearn.experiment.settings import (
@@ -19,7 +20,6 @@ from fedunlearn.experiment.settings import (
     Experiment,
     PretrainingPlan,
     StagePlan,
-    Training,
     UnlearningPlan,
 )
 from fedunlearn.experiment.setup import Setting, prepare

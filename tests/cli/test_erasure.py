@@ -14,8 +14,8 @@ from support.interruptions import stopped
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Standing, make_desk, open_desk
-from fedunlearn.erasure.practice import production_model
+from fedunlearn.erasure import Standing, open_desk
+from fedunlearn.experiment.practice import PracticeDesk, make_desk
 from fedunlearn.signing import request_erasure
 
 WORLD = """
@@ -61,12 +61,17 @@ def desk(made, tmp_path) -> Path:
 
 def signed(desk: Path, client: str = "client-1", name: str = "request.json", **changes) -> str:
     """Signs a request beside the desk; returns the name of its file."""
-    model = changes.pop("model", None) or module_hash(production_model(open_desk(desk)))
+    model = changes.pop("model", None) or model_in(desk)
     federation = changes.pop("federation", "world")
     key = desk / "clients" / f"{changes.pop('key', client)}.key"
     document = request_erasure(client, federation, model, key, **changes)
     (desk.parent / name).write_text(document)
     return name
+
+
+def model_in(desk: Path) -> str:
+    """The hash of the model in production."""
+    return module_hash(PracticeDesk(open_desk(desk)).model())
 
 
 def settings(desk: Path, **changes: str) -> None:
@@ -86,7 +91,7 @@ def standing(desk: Path) -> Standing:
 
 
 def test_the_whole_way(here, desk, tmp_path):
-    before = module_hash(production_model(open_desk(desk)))
+    before = model_in(desk)
     key, out = desk / "clients/client-1.key", tmp_path / "request.json"
     result = here("sign", "client-1", "--federation", "world", "--model", before, "--key", key, "--out", out)
     assert result.returncode == 0, result.stderr
@@ -100,7 +105,7 @@ def test_the_whole_way(here, desk, tmp_path):
     assert "Nothing was done" not in result.stdout
     expected = ["received", "authenticated", "admitted", "unlearning", "recovering", "verified", "certified"]
     assert events(desk) == [*expected, "installing", "installed", "purging", "purged"]
-    assert module_hash(production_model(open_desk(desk))) != before
+    assert model_in(desk) != before
     (place,) = (desk / "requests").iterdir()
     kept = {"certificate.json", "certificate.html", "model.safetensors", "purge.json"}
     assert {path.name for path in place.iterdir()} <= kept

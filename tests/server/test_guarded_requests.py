@@ -8,8 +8,9 @@ from support.attacks import Attacked, idle, scaled
 from support.federations import holdings, network
 
 from fedunlearn import ForgettingFailed, Guards, Schedule, Sequential, Server, forget
+from fedunlearn.config.tables import GuardsPlan
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.experiment.settings import GuardsPlan, setting_names
+from fedunlearn.experiment.settings import setting_names
 from fedunlearn.report import read_run
 from fedunlearn.report.conclusions import verdict
 from fedunlearn.runs import read_outcome

@@ -36,8 +36,8 @@ def desk(
     workers: Workers = None,
 ) -> None:
     """Set up an erasure desk for a simulated federation, to practise: keys, a trained model, settings."""
-    from ..erasure import make_desk
     from ..experiment import read
+    from ..experiment.practice import make_desk
     from .progress import Display
 
     chosen = experiment or Path(__file__).parents[1] / "experiments" / "audit.toml"
@@ -97,24 +97,26 @@ def plan(
 ) -> None:
     """Show what answering a request would take, and what stands in its way. It changes nothing."""
     from ..core.hashes import module_hash
-    from ..erasure import examine, open_desk, plan_erasure, simulated
-    from ..erasure.practice import production_model
+    from ..erasure import examine, open_desk, plan_erasure
     from ..erasure.reception import identify
+    from ..experiment.practice import PracticeDesk
     from ..signing import stated_client
     from .plans import print_plan
 
     opened = open_desk(folder)
     known = _known(opened, request)
     document = opened.document(known.id) if known else _text(Path(request))
+    world = PracticeDesk(opened, gone)
+    model = world.model()
     if not any(case.id == identify(document) and case.waiting for case in opened.cases()):
-        examine(opened, document, module_hash(production_model(opened)))
+        examine(opened, document, module_hash(model))
     client = stated_client(document)
-    with simulated(opened, client, gone=gone, workers=workers) as world:
+    with world.federation(client, workers=workers) as federation:
         found = plan_erasure(
             opened,
             client,
-            world.federation,
-            world.model,
+            federation,
+            model,
             document=document,
             gone=gone,
             engine="simulated",
@@ -142,31 +144,32 @@ def erase(
     The same command continues after a crash, and tries again after a failure.
     """
     from ..core.hashes import module_hash
-    from ..erasure import due, open_desk, purge, receive, simulated
+    from ..erasure import due, open_desk, purge, receive
     from ..erasure import erase as answer
-    from ..erasure.practice import production_model
+    from ..experiment.practice import PracticeDesk
     from ..signing import stated_client
     from .progress import Display
 
     opened = open_desk(folder)
+    world = PracticeDesk(opened, gone)
     case = _known(opened, request)
     if case is None:
-        case = receive(opened, _text(Path(request)), module_hash(production_model(opened)))
+        case = receive(opened, _text(Path(request)), module_hash(world.model()))
     before = case.entries
     if not case.purging:
-        client = stated_client(opened.document(case.id))
+        client, model = stated_client(opened.document(case.id)), world.model()
         try:
             with (
-                simulated(opened, client, gone=gone, workers=workers) as world,
+                world.federation(client, workers=workers) as federation,
                 Display(out, world.rounds) as display,
                 display.run("request") as listener,
             ):
                 case = answer(
                     opened,
                     case.id,
-                    world.federation,
-                    world.model,
-                    auditor=world.auditor(opened, case.id, display.run),
+                    federation,
+                    model,
+                    auditor=world.auditor(case.id, federation, model, display.run),
                     gone=gone,
                     engine="simulated",
                     listeners=[listener],
@@ -195,9 +198,9 @@ def requests(folder: DeskFolder) -> None:
         print_text("no requests yet")
     if opened.policy.simulation is not None:
         from ..core.hashes import module_hash
-        from ..erasure.practice import production_model
+        from ..experiment.practice import PracticeDesk
 
-        out.print(f"\nmodel     {module_hash(production_model(opened))}", soft_wrap=True)
+        out.print(f"\nmodel     {module_hash(PracticeDesk(opened).model())}", soft_wrap=True)
     elif installed := [entry for entry in opened.ledger.entries if entry.event == "installed"]:
         out.print(f"\nmodel     {installed[-1].fields['model']}", soft_wrap=True)
 

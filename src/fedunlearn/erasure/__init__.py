@@ -10,7 +10,6 @@ from .answering import erase
 from .certificate import Verified, verify
 from .desk import Case, Desk, Standing, open_desk
 from .plan import Plan, make_plan
-from .practice import Simulated, make_desk, simulated
 from .reception import examine, receive
 from .retention import due, purge
 from .retraining import against_retraining
@@ -22,20 +21,17 @@ __all__ = [
     "Desk",
     "Plan",
     "Policy",
-    "Simulated",
     "Standing",
     "Verified",
     "against_retraining",
     "due",
     "erase",
     "examine",
-    "make_desk",
     "make_plan",
     "open_desk",
     "plan_erasure",
     "purge",
     "read_policy",
     "receive",
-    "simulated",
     "verify",
 ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from torch import nn
 
 from ..auditing import Evidence, audit
-from ..core import Federation, State, require, vectors
+from ..core import Federation, Listener, State, require, vectors
 from ..core.seeds import derive
-from ..experiment.references import Show, unseen
 from ..server import forget
 from ..signing import stated_client
 from .certifying import RETRAINED
@@ -28,7 +28,7 @@ def against_retraining(
     rounds: int,
     number: int = 2,
     build: Callable[[], nn.Module] | None = None,
-    show: Show = unseen,
+    show: Callable[[str], AbstractContextManager[Listener]] | None = None,
 ) -> Callable[[State, State], Evidence]:
     """An auditor for ``erase`` that first retrains models without the client, as long as training took.
 
@@ -49,7 +49,8 @@ def against_retraining(
         for which in range(1, number + 1):
             module = copy.deepcopy(model)
             vectors.load(module, original)
-            with show(f"retraining-{which}") as listener, warnings.catch_warnings():
+            shown = nullcontext(None) if show is None else show(f"retraining-{which}")
+            with shown as listener, warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", "the retained clients are worse off"
                 )  # nobody gets this model
@@ -60,15 +61,15 @@ def against_retraining(
                     desk.place(request) / RETRAINED / str(which),
                     method="retrain",
                     schedule=policy.stages,
-                    training=policy.local_training,
-                    participation=policy.taking_part,
+                    training=policy.training.local_training(),
+                    participation=policy.participation.participation(),
                     build=build,
                     seed=derive("retraining", policy.seed),
                     guards=guards,
                     floor=None,
                     without=desk.forgotten(federation.present() - {client}),
                     cipher=desk.key(request),
-                    listeners=[listener],
+                    listeners=() if listener is None else [listener],
                     rounds=rounds,
                     number=which,
                 )

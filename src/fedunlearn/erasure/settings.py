@@ -11,10 +11,9 @@ from pydantic import Field, ValidationError
 from ..attestation import LegalBasis
 from ..config.options import check_options
 from ..config.problems import first_problem
-from ..core import FedUnlearnError, LocalTraining
+from ..config.tables import Count, GuardsPlan, Natural, ParticipationPlan, Place, Rate, Table, Training
+from ..core import FedUnlearnError
 from ..core.registry import method as methods
-from ..driver import Participation
-from ..experiment.settings import Count, GuardsPlan, Natural, ParticipationPlan, Place, Rate, Table, Training
 from ..methods import Schedule
 from .plan_checks import about
 
@@ -99,14 +98,6 @@ class Policy(Table):
     @property
     def stages(self) -> Schedule:
         return Schedule(**self.schedule.model_dump())
-
-    @property
-    def local_training(self) -> LocalTraining:
-        return LocalTraining(**dict(self.training))
-
-    @property
-    def taking_part(self) -> Participation:
-        return Participation(**self.participation.model_dump())
 
 
 def read_policy(folder: Path) -> Policy:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from ..auditing import Evidence, audit
 from ..client.audit import compared_sets
 from ..client.relearning import taught
+from ..config.tables import UserFile
 from ..core import FedUnlearnError, Stage, State
 from ..core.errors import require, require_count
 from ..core.seeds import derive
@@ -34,7 +35,7 @@ from ..runs.running import finished
 from .checkpoint import read_model
 from .references import Show, number_of_twins, references, unseen
 from .run import recorded
-from .settings import Experiment, UserFile
+from .settings import Experiment
 from .setup import Setting, prepare
 from .training import CachedTraining
 

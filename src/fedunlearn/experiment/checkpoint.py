@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from ..config.tables import UserFile
 from ..core import FedUnlearnError, State, vectors
 from ..runs import read_state, read_tensors
 from ..runs.files import read_unverified
 from .code import sha256
-from .settings import UserFile
 
 
 def read_model(file: UserFile, module: nn.Module) -> State:

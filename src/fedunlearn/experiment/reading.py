@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from ..config.options import check_options
 from ..config.problems import first_problem
+from ..config.tables import UserFile
 from ..core import FedUnlearnError, requirements
 from ..core.history import require_kinds
 from ..core.registry import dataset as datasets
@@ -21,7 +22,7 @@ from ..core.registry import partition as partitions
 from ..data import check_reserved
 from ..methods.groups import require_groups
 from .code import import_code, sha256
-from .settings import Experiment, UserFile
+from .settings import Experiment
 
 SMALLEST_RATE = 1e-38
 """Smaller numbers become zero in float32."""

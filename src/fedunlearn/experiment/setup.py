@@ -15,7 +15,7 @@ from .. import models
 from ..client.data import ClientData, Examples
 from ..core import ClientId, Federation, History, LocalTraining, Request, Stage, State, vectors
 from ..core.seeds import derive
-from ..data import PUBLIC, Population, load, plant, poison, populate, reserve, trigger
+from ..data import PUBLIC, Dataset, Population, load, plant, poison, populate, reserve, trigger
 from ..driver import Participation
 from ..engines import Sequential, join, simulate
 from ..runs import decisive
@@ -34,11 +34,11 @@ class Setting:
 
     @property
     def training(self) -> LocalTraining:
-        return LocalTraining(**dict(self.experiment.training))
+        return self.experiment.training.local_training()
 
     @property
     def participation(self) -> Participation:
-        return Participation(**self.experiment.participation.model_dump())
+        return self.experiment.participation.participation()
 
     @property
     def seed(self) -> int:
@@ -81,9 +81,20 @@ class Setting:
         return State(vectors.flatten(module), buffers=vectors.buffers(module))
 
 
-def prepare(experiment: Experiment) -> Setting:
-    """Loads the data, spreads it over clients and says how to build the model."""
-    source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+def examples(experiment: Experiment) -> Dataset:
+    """Load the data of an experiment."""
+    return load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+
+
+def builder(experiment: Experiment, source: Dataset) -> Callable[[object], nn.Module]:
+    """Return the function that makes a new model for the data, given what decides its weights."""
+    channels, height, width = source.train.x.shape[1:]
+    return partial(models.build, experiment.model, source.classes, (channels, height, width))
+
+
+def prepare(experiment: Experiment, source: Dataset | None = None) -> Setting:
+    """Spread the data over clients, and say how to build the model; the data is loaded unless given."""
+    source = examples(experiment) if source is None else source
     public: ClientData | None = None
     if experiment.data.public:
         public, source = reserve(source, experiment.data.public, experiment.seed)
@@ -108,17 +119,12 @@ def prepare(experiment: Experiment) -> Setting:
     )
     if experiment.data.canaries:
         population = plant(population, source, experiment.data.canaries, experiment.seed)
-    channels, height, width = source.train.x.shape[1:]
-    return Setting(
-        experiment,
-        replace(population, public=public),
-        partial(models.build, experiment.model, source.classes, (channels, height, width)),
-    )
+    return Setting(experiment, replace(population, public=public), builder(experiment, source))
 
 
 def specimen(experiment: Experiment, number: int = 0) -> tuple[Examples, Examples]:
     """A training picture of this number as it is, and with the backdoor's trigger and label on it."""
-    source = load(experiment.data.dataset, experiment.data.directory, experiment.data.fraction)
+    source = examples(experiment)
     clean = source.train.take(torch.tensor([number]))
     mark = trigger(experiment.seed, clean.x.shape[1:], experiment.backdoor.value)
     return clean, poison(clean, mark, source.classes, share=1.0, batch_size=1)

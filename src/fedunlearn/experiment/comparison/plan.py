@@ -10,24 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from ...config.tables import Count, Name, Natural, Rate, Share, Table
 from ...core import FedUnlearnError
 from ...core.registry import did_you_mean
 from ...report.audits import REFERENCES
-from .. import (
-    Count,
-    Experiment,
-    Name,
-    Natural,
-    Rate,
-    Share,
-    Table,
-    add_code,
-    check,
-    first_problem,
-    named_after,
-    override,
-    parse,
-)
+from .. import Experiment, add_code, check, first_problem, named_after, override, parse
 
 PACKAGED = [
     Path(str(files("fedunlearn"))) / folder for folder in ("experiments", "studies/paper/experiments")

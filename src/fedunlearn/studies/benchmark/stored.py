@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ...config.problems import first_problem
+from ...config.tables import Name
 from ...core import FedUnlearnError, Status
 from ...evidence import Verdict
-from ...experiment import Name, first_problem
 from ...report.audits import REFERENCES
 from ...runs import write
 from .plan import grid, protocol_digest, requests, seeds
