@@ -229,6 +229,8 @@ OLDER: Mapping[str, Any] = {"shuffle": False}
 """Settings of training that earlier versions did not record, and what their steps did."""
 GROWING = ("training", "participation", "guards")
 """Settings that versions add to."""
+ADDED = ("floor",)
+"""Settings that version 0.2 did not have."""
 THEIR_OWN = (
     "examples are named where Server holds the data, and here the clients do: let the node serve them as a "
     "part of its own, flower.Site(…, parts={'#forget': …}), and forget 'site-3#forget'"
@@ -1162,6 +1164,7 @@ def _differences(begun: Mapping[str, Any], config: Mapping[str, Any], *, history
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
         and (history or key != "history")
+        and (key in old or key not in ADDED)
         and ((key in old and key in new) or not {key.partition(".")[0]} <= {*GROWING} & {*begun} & {*config})
     ]
 

@@ -396,24 +396,14 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> str | None:
 
 
 def left_over(guarded: Guarded, metrics: Metrics) -> str:
-    """What the final model still knows of the targets, where a retrained one would hardly know it."""
+    """The part of a backdoor that is left in the final model, where a retrained one would hardly have it."""
     started, now = guarded.started, starting(metrics)
-    if guarded.unmoved:
+    if "asr" not in now or guarded.unmoved or not LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE:
         return ""
-    if "asr" in now:
-        if not LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE:
-            return ""
-        return (
-            f"a part of the targets' backdoor still works: {_asr(started, now)}; use a method that retrains, "
-            "or more rounds of unlearning"
-        )
-    if guarded.helped and now.get("loss_target", math.inf) < (1 + MOVED) * started.get("loss_target", 0):
-        return (
-            "post-training has brought the loss on the data to be forgotten back to "
-            f"{now['loss_target']:.3g}, before {started['loss_target']:.3g}: audit the model, or use a "
-            "method that retrains"
-        )
-    return ""
+    return (
+        f"a part of the targets' backdoor still works: {_asr(started, now)}; use a method that retrains, or "
+        "more rounds of unlearning"
+    )
 
 
 def _asr(started: Mapping[str, float], now: Mapping[str, float]) -> str:

@@ -154,11 +154,17 @@ def admit(work: Work, plan: Plan, given: History | None) -> None:
     )
 
 
-def settings(desk: Desk, method: str) -> str:
-    """A digest of what decides the result of a request, beside the model and the clients."""
-    policy = desk.policy
+def settings(desk: Desk, method: str, *, of_0_2: bool = False) -> str:
+    """Return a digest of what decides the result of a request, except for the model and the clients.
+
+    Version 0.2 had no ``floor``, and no ``shuffle``; what it has begun goes on as it began.
+    """
     decisive = {"options", "floor", "schedule", "training", "participation", "guards", "seed"}
-    return fingerprint({"method": method, **policy.model_dump(mode="json", include=decisive)})
+    told = desk.policy.model_dump(mode="json", include=decisive)
+    if of_0_2:
+        told.pop("floor")
+        told["training"].pop("shuffle", None)  # absent where it has its default
+    return fingerprint({"method": method, **told})
 
 
 def original(work: Work) -> State:
@@ -205,10 +211,9 @@ def _desk_problems(work: Work, case: Case | None, document: str | None, method: 
     if case is None or not case.under_way:
         yield from _turn_problems(work, document)
         return
-    admitted = case.last("admitted")
-    if admitted is None or admitted.fields["settings"] != settings(
-        work.desk, work.desk.policy.method or work.method
-    ):
+    admitted, method = case.last("admitted"), work.desk.policy.method or work.method
+    same = [settings(work.desk, method, of_0_2=earlier) for earlier in (False, True)]
+    if admitted is None or admitted.fields["settings"] not in same:
         yield (
             f"the settings in {work.desk.folder / SETTINGS} have changed since request {work.request} was "
             "begun: restore them until it has ended"
