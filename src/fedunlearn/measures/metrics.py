@@ -7,6 +7,7 @@ the table, such as a score of your own, are shown under their own name.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +20,9 @@ Better = Literal["lower", "higher", "none", "retraining"]
 class Metric:
     """One number of a run.
 
-    ``unit`` is ``share`` (0 to 1, written in percent), ``bytes`` (written in megabytes), ``s``, or what is
-    counted. ``better`` is ``retraining`` where neither low nor high is good by itself: the number to reach is
-    that of a model retrained without the target.
+    ``unit`` is ``share`` (0 to 1, written in percent), ``bytes`` (written in KB or MB), ``s`` (two
+    significant digits), or what is counted. ``better`` is ``retraining`` where neither low nor high is good
+    by itself: the number to reach is that of a model retrained without the target.
     """
 
     key: str
@@ -32,10 +33,23 @@ class Metric:
     help: str
 
     def text(self, value: float, sign: str = "") -> str:
-        """A value as tables and sentences write it, without its unit but for percent, maybe with a sign."""
+        """Return a value as tables and sentences write it, maybe with a sign."""
         if self.unit == "share":
             return f"{value:{sign}.{self.digits}%}"
-        return f"{value / 1e6 if self.unit == 'bytes' else value:{sign},.{self.digits}f}"
+        if self.unit == "bytes":
+            size, name = (1e3, "KB") if abs(value) < 1e6 else (1e6, "MB")
+            return f"{significant(value / size, sign)} {name}" if value else "0"
+        return significant(value, sign) if self.unit == "s" else f"{value:{sign},.{self.digits}f}"
+
+
+def significant(value: float, sign: str = "") -> str:
+    """Return a number with two significant digits, and all digits before the point.
+
+    >>> significant(0.0123), significant(1234.5)
+    ('0.012', '1,234')
+    """
+    digits = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:{sign},.{digits}f}"
 
 
 _TABLE = (
@@ -180,16 +194,16 @@ _TABLE = (
         "lower",
         "Local trainings: how often a client trained after the request.",
     ),
-    Metric("bytes_up", "MB up", "bytes", 0, "lower", "Megabytes that clients sent to the server."),
-    Metric("bytes_down", "MB down", "bytes", 0, "lower", "Megabytes that the server sent to clients."),
-    Metric("bytes", "MB exchanged", "bytes", 0, "lower", "Megabytes sent in both directions."),
+    Metric("bytes_up", "Sent up", "bytes", 0, "lower", "Bytes that clients sent to the server."),
+    Metric("bytes_down", "Sent down", "bytes", 0, "lower", "Bytes that the server sent to clients."),
+    Metric("bytes", "Exchanged", "bytes", 0, "lower", "Bytes sent in both directions."),
     Metric(
         "bytes_stored",
-        "MB stored",
+        "Stored",
         "bytes",
         0,
         "lower",
-        "Megabytes that the server keeps for the method: its memory and the history of pre-training that "
+        "Bytes that the server keeps for the method: its memory and the history of pre-training that "
         "it needs.",
     ),
     Metric(

@@ -218,7 +218,8 @@ def headline(finished: Finished, judgement: Judgement) -> str:
         return "No run has ended yet."
     if judgement.metric is None:
         unranked = "not ranked: they answer several requests, or nothing measures what they forgot"
-        return f"{len(finished)} rows have finished, {unranked}."
+        rows = "1 row has" if len(finished) == 1 else f"{len(finished)} rows have"
+        return f"{rows} finished, {unranked}."
     score, forgot, judged = judgement.metric, judgement.forgot, judgement.judged
     if judgement.nothing_to_forget:
         memory = next(iter(judgement.memories.values()))
@@ -229,7 +230,10 @@ def headline(finished: Finished, judgement: Judgement) -> str:
         )
     if not judged:
         return f"Without a retrain row, {score.title} cannot be judged by itself. Compare 'retrain', too."
-    return f"{ranking(finished, judgement)}{len(forgot)} of {len(judged)} finished rows end {judgement.bar}."
+    end = f"{len(forgot)} of {len(judged)} finished rows end" if len(judged) > 1 else "The finished row"
+    if len(judged) == 1:
+        end += " ends" if forgot else " does not end"
+    return f"{ranking(finished, judgement)}{end} {judgement.bar}."
 
 
 RULE = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from ..core.registry import method
 from .conclusions import in_turn
 from .runs import Collection, Run
 from .settings import flat, setting, shared, typical
+
+UNTOLD = {("data", "sha256"), ("data", "evaluations")}
+"""Settings that hold nothing but digests."""
 
 BACKDOOR = "a backdoor that shows whether the data is forgotten"
 
@@ -22,12 +26,13 @@ def request(collection: Collection) -> list[str]:
         _requested(config, collection.runs),
         _scheduled(config, collection.runs),
     )
-    return [sentence for sentence in sentences if sentence]
+    return [*collection.members, *(sentence for sentence in sentences if sentence)]
 
 
 def _trained(config: Mapping[str, Any]) -> str:
     data = setting(config, "data") or {}
-    clients = f"{data['clients']} clients" if "clients" in data else "Clients"
+    count = len({name.partition("#")[0] for name in data.get("names", ())}) or data.get("clients")
+    clients = f"{count} clients" if count else "Clients"
     model = f" the model {config['model']}" if "model" in config else " a model"
     share = data.get("fraction", 1.0)
     part = f" ({share:.0%} of it)" if isinstance(share, float) and share < 1 else ""
@@ -94,7 +99,7 @@ def _steps(run: Run) -> list[str]:
         rows = [row for row in run.rows if row["stage"] == stage and "lr" in row]
         if rows and (count := int(rows[-1]["elapsed"]) - before):
             rate = float(rows[0]["lr"]) / decay**before
-            steps.append(f"{count} round{'s' * (count > 1)} of {stage} at learning rate {rate:g}")
+            steps.append(f"{count} round{'s' * (count > 1)} of {run.stage(stage)} at learning rate {rate:g}")
             before += count
     return steps
 
@@ -120,14 +125,22 @@ def differing(collection: Collection) -> list[tuple[str, list[str]]]:
         values = {
             path: value
             for path, value in config.items()
-            if value is not None and (path not in common or common[path] != value)
+            if value is not None and common.get(path) != value and path[:2] not in UNTOLD
         }
+        if ("data", "names") in config:
+            values.pop(("data", "clients"), None)  # it counts the virtual clients, too
         if values.get(("method",)) == row:
             del values["method",]
         if collection.comparison:
             values.pop(("seed",), None)
-        found.append((row, [f"{'.'.join(path)} = {value}" for path, value in values.items()]))
+        told = {path: value[:8] if _digest(value) else value for path, value in values.items()}
+        found.append((row, [f"{'.'.join(path)} = {value}" for path, value in told.items()]))
     return [(row, changes) for row, changes in found if changes]
+
+
+def _digest(value: Any) -> bool:
+    """Whether a setting is a SHA-256."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def environments(collection: Collection) -> list[tuple[Mapping[str, Any], list[str]]]:

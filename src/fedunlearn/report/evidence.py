@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import FedUnlearnError
 from ..evidence import Finding, Influence, Interval, OutputDistance, Verdict
-from ..runs import read_json, verify
+from ..runs import read_json, read_metrics, read_outcome, verify
 
 ByModel = Mapping[str, float]
 """A number of ``model``, ``retrained``, ``again`` (the second retraining), ``original`` (ω⁰), where known."""
@@ -89,7 +89,7 @@ def read_evidence(folder: Path) -> RunEvidence | None:
                 str(measure): {str(client): Influence(**each) for client, each in clients.items()}
                 for measure, clients in values["influence"].items()
             },
-            {str(name): dict(how) for name, how in values["models"].items()},
+            _made(folder, {str(name): dict(how) for name, how in values["models"].items()}),
             {str(client): str(why) for client, why in values.get("missing", {}).items()},
             tuple(map(str, values.get("notes", ()))),
             tuple(map(str, values.get("omitted", ()))),
@@ -102,6 +102,27 @@ def read_evidence(folder: Path) -> RunEvidence | None:
             f"{path} is not the evidence of an audit ({type(error).__name__}: {error}): delete it and audit "
             "the run again"
         ) from None
+
+
+def _made(folder: Path, models: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The models with what the runs beside this one tell of how those of the same hash were made."""
+    if all("rounds" in how for how in models.values()):
+        return dict(models)
+    outcomes = [*folder.glob("outcome.json"), *folder.parent.glob("*/outcome.json")]
+    outcomes += folder.parent.glob("*/seed-*/*/outcome.json")
+    made = {read_outcome(path.parent).get("model_sha256"): path.parent for path in reversed(outcomes)}
+    return {
+        name: {**_run(place), **how} if (place := made.get(how.get("sha256"))) else how
+        for name, how in models.items()
+    }
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    """How a run made its model, if its files tell."""
+    config, rows = read_json(folder / "experiment.json"), read_metrics(folder)
+    rounds = {"rounds": int(rows[-1]["elapsed"])} if rows else {}
+    made = {"made": "run", "method": config.get("method")} if "request" in config else {"made": "training"}
+    return made | rounds
 
 
 def _target(values: Mapping[str, Any]) -> AuditedTarget:

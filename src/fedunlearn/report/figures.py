@@ -25,7 +25,7 @@ def curves(run: Run) -> Path:
         _scores(scores, run)
         _distance(distance, rows)
         for axes in (scores, distance):
-            _stages(axes, rows, labelled=axes is scores)
+            _stages(axes, run, labelled=axes is scores)
         distance.set_xlabel("round")
         (path,) = save(figure, [run.folder / "curves.svg"])
         return path
@@ -77,11 +77,11 @@ def _distance(axes: Axes, rows: Sequence[Metrics]) -> None:
     axes.set_ylabel("‖ω − ω⁰‖")
 
 
-def _stages(axes: Axes, rows: Sequence[Metrics], *, labelled: bool) -> None:
+def _stages(axes: Axes, run: Run, *, labelled: bool) -> None:
     """A line between stages, and the names of the stages above."""
     spans: dict[str, list[float]] = {}
-    for row in rows[1:]:
-        spans.setdefault(str(row["stage"]), []).append(float(row["elapsed"]))
+    for row in run.rows[1:]:
+        spans.setdefault(run.stage(str(row["stage"])), []).append(float(row["elapsed"]))
     for number, (stage, rounds) in enumerate(spans.items()):
         first = rounds[0] - 1
         if number:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -23,7 +23,7 @@ from ..runs import (
     verify,
 )
 from .runs import STAGES, Collection, Run
-from .settings import flat
+from .settings import flat, setting
 
 TABLES = ("data", "request", "backdoor", "training", "pretraining", "unlearning", "recovery")
 NUMBERS: dict[tuple[str, ...], type] = {
@@ -41,12 +41,17 @@ NUMBERS: dict[tuple[str, ...], type] = {
 }
 """Settings that reports use as numbers."""
 
+EXAMPLES = ("request", "examples")
+MEMORIES = ("server.json", "answered.json")
+"""The requests of a ``Server``, and of ``forget``, in their order."""
+
 
 def collect(folders: Sequence[Path]) -> Collection:
     """The runs in these folders; each is the folder of a run, a comparison, a column or a ``Server``."""
     found = {place: _rows(place) for folder in dict.fromkeys(folders) for place in _columns(folder)}
     every = [run for rows in found.values() for runs in rows.values() for run in runs]
     tell_unverified(run.folder for run in every if not run.verified)
+    members = [told for folder in dict.fromkeys(folders) for told in _members(folder, every)]
     if len(found) == 1:
         (folder, rows), *_ = found.items()
         name, place = next(iter(rows.values()))[0].config.get("name"), folder.resolve().name
@@ -55,6 +60,7 @@ def collect(folders: Sequence[Path]) -> Collection:
             f"{name}, {place}" if name and not alone else str(name or place),
             rows,
             comparison=not _is_run(folder),
+            members=members,
         )
     labels = _labels(found)
     rows = {
@@ -64,7 +70,33 @@ def collect(folders: Sequence[Path]) -> Collection:
     }
     kind = "runs" if all(len(runs) == 1 for runs in rows.values()) else "rows"
     place = f"{folders[0].resolve().name}, " if len({*folders}) == 1 else ""
-    return Collection(f"{place}{len(rows)} {kind}", rows, comparison=False)
+    return Collection(f"{place}{len(rows)} {kind}", rows, comparison=False, members=members)
+
+
+def _members(folder: Path, runs: Sequence[Run]) -> Iterator[str]:
+    """Say who is out and who has joined anew, by the memory of a ``Server`` or of ``forget``."""
+    path = next((path for name in MEMORIES if (path := folder / name).exists()), None)
+    if path is None:
+        return
+    verify(folder, only=path.name)
+    out: dict[str, str] = {}
+    back: dict[str, str] = {}
+    parts = {name: rows for run in runs for name, rows in (setting(run.config, *EXAMPLES) or {}).items()}
+    try:
+        for entry in read_json(path):
+            joined = entry.get("kind") == "rejoin"
+            for target in entry["targets"] if entry.get("kind") != "train" else ():
+                held = len(parts.get(target, ()))
+                (out if joined else back).pop(target, "")
+                (back if joined else out)[target] = (
+                    f"{held} example{'s' * (held > 1)} of {target.partition('#')[0]}" if held else target
+                )
+    except (AttributeError, KeyError, TypeError):
+        raise FedUnlearnError(f"{path} is damaged: {RECOVERY_HINT}") from None
+    if out:
+        yield f"Forgotten, and left out of every later step: {', '.join(out.values())}."
+    if back:
+        yield f"Forgotten, and joined anew since: {', '.join(back.values())}."
 
 
 def read_run(folder: Path) -> Run:

@@ -15,9 +15,10 @@ TERMS = {
     ),
     "omega0": ("ω⁰", "The model when the request arrives: after pre-training and before unlearning."),
     "stages": (
-        "Unlearned, post-trained",
+        "Unlearned, post-trained, retrained",
         "After the rounds that remove the target's influence (¹), and after the rounds in which the retained "
-        "clients repair the damage (²). Some methods have only one of the two stages.",
+        "clients repair the damage (²). Some methods have only one of the two stages. A method that retrains "
+        "trains a new model instead; its numbers stand under ².",
     ),
     "ended": (
         "Ended",

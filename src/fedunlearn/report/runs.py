@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core import Metrics, Status
 from ..core.scores import forgetting_key, utility_key
+from ..evidence.measures import EXACT
 from ..measures.metrics import client_of
 from .settings import setting
 
@@ -49,6 +50,15 @@ class Run:
         return str(self.config.get("method", ""))
 
     @property
+    def retrains(self) -> bool:
+        """Whether the method trains a new model, so that its rounds repair nothing."""
+        return self.method in EXACT
+
+    def stage(self, name: str) -> str:
+        """Return the name of a stage; rounds that train a new model are recorded as post-training."""
+        return "retraining" if self.retrains and name == "post-training" else name
+
+    @property
     def all_rows(self) -> list[Metrics]:
         """The rows of all successive requests, whose costs add up."""
         return [row for run in (*self.earlier, self) for row in run.rows]
@@ -73,6 +83,7 @@ class Run:
         """The last evaluated row of each stage, by its name in tables; conflicts are means over the stage."""
         last = {str(row["stage"]): row for row in self.evaluated}
         labels = {**STAGES, "start": self.origin}
+        labels |= {"post-training": "retrained"} if self.retrains else {}
         return {labels[stage]: {**row, **self._conflicts(stage)} for stage, row in last.items()}
 
     @property
@@ -143,7 +154,7 @@ class Run:
         last = self.rows[-1]
         if last["stage"] == "start":
             return "unfinished: no finished round yet"
-        return f"unfinished: {last['stage']}, round {last['round']} so far"
+        return f"unfinished: {self.stage(str(last['stage']))}, round {last['round']} so far"
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,8 @@ class Collection:
     name: str
     rows: Mapping[str, Sequence[Run]]
     comparison: bool
+    members: Sequence[str] = ()
+    """Who has been forgotten and who has joined anew, in sentences, as the folder of a ``Server`` knows."""
 
     @property
     def runs(self) -> list[Run]:

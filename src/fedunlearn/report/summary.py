@@ -18,7 +18,7 @@ SCORES = ("asr", "forget_acc", "forget_auc", "r_acc", "r_acc_worst")
 FINAL = ("r_acc_best", "target_acc", "distance", "coverage", "epsilon")
 COSTS = ("local_trainings", "bytes_up", "bytes_down", "bytes_stored", "seconds")
 STAGE_MARKS = {"_1": "¹", "_2": "²"}
-LEGEND = "¹ after unlearning, ² after post-training"
+LEGEND = "¹ after unlearning, ² after post-training or retraining"
 
 
 @dataclass(frozen=True)

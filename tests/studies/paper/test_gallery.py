@@ -316,7 +316,7 @@ def test_uncounted_conflicts_are_refused(results, tmp_path):
 def test_costs_are_means_of_what_was_counted(results, tmp_path, drawn):
     gallery.costs(results, "b", ROWS, tmp_path / "a")
     found = {axes.get_title(loc="left"): widths(axes)[0] for axes in drawn[0].axes}
-    assert found == {"Trainings": 150, "Seconds": 12, "MB exchanged": 8, "MB stored": 4}
+    assert found == {"Trainings": 150, "Seconds": 12, "Exchanged, MB": 8, "Stored, MB": 4}
     assert [list(line.get_xdata()) for line in drawn[0].axes[0].lines[:2]] == [[100, 200], [100, 200]]
 
 

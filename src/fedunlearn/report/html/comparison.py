@@ -122,7 +122,7 @@ def _results(rows: Rows) -> Grid:
     if rows.failed:
         spread += "; a failed run counts with its last numbers"
     return Grid(
-        f"After unlearning (¹) and after post-training (²){spread}",
+        f"After unlearning (¹) and after post-training or retraining (²){spread}",
         "Row",
         [*([] if plain else [Heading("Ended", "ended")]), *map(heading, columns)],
         [(name, place, shown if plain else [end, *shown]) for name, place, end, shown in lines],

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
-from ...core import Metrics
 from ..alignment import aligned
 from ..runs import Run
 
@@ -201,12 +200,12 @@ def ticks(most: float, count: int, *, whole: bool = False) -> list[float]:
     return [round(step * number, 10) for number in range(int(most / step + 1e-9) + 1)]
 
 
-def borders(rows: Sequence[Metrics]) -> list[tuple[float, str]]:
+def borders(run: Run) -> list[tuple[float, str]]:
     """The round after which each stage begins, and its name."""
     starts: dict[str, float] = {}
-    for row in rows:
+    for row in run.rows:
         if row["stage"] != "start":
-            starts.setdefault(str(row["stage"]), float(row["elapsed"]) - 1)
+            starts.setdefault(run.stage(str(row["stage"])), float(row["elapsed"]) - 1)
     return [(at, name) for name, at in starts.items()]
 
 

@@ -66,7 +66,9 @@ def _conflict_card(run: Run) -> list[Card]:
     """Conflicts of the first stage that counts them; the card names the stage."""
     score = metric("conflicts")
     counts = [
-        (str(row["stage"]), float(row["conflicts"])) for row in run.stages.values() if "conflicts" in row
+        (run.stage(str(row["stage"])), float(row["conflicts"]))
+        for row in run.stages.values()
+        if "conflicts" in row
     ]
     if not counts:
         return []
@@ -112,7 +114,7 @@ def _clients(run: Run) -> Grid | None:
 def _stage_costs(run: Run) -> Grid:
     """Conflicts and costs of each stage, as bars."""
     names = list(dict.fromkeys(str(row["stage"]) for row in run.all_rows if row["stage"] != "start"))
-    found = {name: [costs([row for row in run.all_rows if row["stage"] == name])] for name in names}
+    found = {run.stage(n): [costs([row for row in run.all_rows if row["stage"] == n])] for n in names}
     return bars("Conflicts and costs by stage", "Stage", found, {})
 
 
@@ -129,7 +131,7 @@ def _figures(run: Run) -> list[Plot]:
         y = plots.amounts([*counted.values(), 1.0], whole=True)
         about = "Retained clients whose loss the step increased."
         curve = [Curve(0, "Conflicts", counted, style(4))]
-        edges = plots.borders(run.rows)
+        edges = plots.borders(run)
         drawn.append(
             Plot("conflicts", "Conflicts", about, scores.x, y, False, curve, edges, None, bars=counted)
         )
@@ -163,7 +165,7 @@ def course(
         else plots.amounts(value for values in found.values() for value in values.values())
     )
     last = max((at for values in found.values() for at in values), default=1)
-    edges = plots.borders(max(runs, key=lambda run: run.turn).rows)
+    edges = plots.borders(max(runs, key=lambda run: run.turn))
     ends = (f"{runs[0].utility}_worst", f"{runs[0].utility}_best")
     around = (series(runs, ends[0]), series(runs, ends[1])) if band else None
     return Plot(

@@ -90,7 +90,8 @@ def costs(results: Results, column: str, rows: Sequence[str], path: Path) -> lis
                 values = [_cost(run, key) for run in runs]
                 _bar(axes, place, values, shown.styles[row].colour, _amount)
             axes.tick_params(axis="y", length=0)
-            axes.set_title(metric(key).title, loc="left", fontsize=8)
+            unit = ", MB" if metric(key).unit == "bytes" else ""
+            axes.set_title(f"{metric(key).title}{unit}", loc="left", fontsize=8)
             axes.set_xlim(left=0)
             axes.set_xticks([])
             axes.spines["bottom"].set_visible(False)

@@ -1,0 +1,104 @@
+"""The pages about the folder of a ``Server``: who is out, what was compared with what, and its names."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fedunlearn as fu
+from fedunlearn.core.seeds import generator
+from fedunlearn.report import collect, write_report
+
+pytest.importorskip("jinja2")
+pytestmark = pytest.mark.filterwarnings("ignore:the retained clients are worse off than before")
+
+EXAMPLES = {"site-1": range(10), "site-3": [2, 5]}
+
+
+def held(number: int) -> fu.ClientData:
+    random = generator("pages", number)
+    x = torch.randn(100, 8, generator=random)
+    y = (x[:, 0] > 0).long()
+    return fu.ClientData((x[:60], y[:60]), {"test": (x[60:], y[60:])})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A client is forgotten and joins anew; then examples are forgotten, and the request is audited."""
+    place = tmp_path_factory.mktemp("server") / "ours"
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    clients = {f"site-{number}": held(number) for number in range(4)}
+    ours = fu.Server(model, clients, folder=place, training=fu.LocalTraining(batch_size=20), workers=1)
+    ours.train(4, 0.3)
+    ours.forget("site-2", "retrain", rounds=2, floor=None)
+    ours.rejoin("site-2")
+    ours.compare(examples=EXAMPLES, rows={"retrain": {"rounds": 3}, "kept": {"method": "finetune"}})
+    ours.forget(examples=EXAMPLES, method="fast-retrain", rounds=3, floor=None)
+    ours.audit()
+    return place
+
+
+def page(folder: Path, file: Path) -> str:
+    text = write_report(collect([folder]), file).read_text()
+    text = re.sub(r"(?s)<script.*?</script>", "", text)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> str:
+    return page(folder, folder.parent / "whole.html")
+
+
+@pytest.fixture(scope="module")
+def audited(folder: Path) -> str:
+    (place,) = folder.glob("3-forget-*")
+    return page(place, folder.parent / "audited.html")
+
+
+def test_the_page_says_who_is_out_and_who_has_joined_anew(whole):
+    assert (
+        "Forgotten, and left out of every later step: 10 examples of site-1, 2 examples of site-3." in whole
+    )
+    assert "Forgotten, and joined anew since: site-2." in whole
+
+
+def test_clients_are_counted_once_however_many_parts_they_have(audited):
+    assert audited.count("4 clients trained the model") == 1
+
+
+def test_an_audit_says_how_each_model_was_made(audited):
+    models = re.search(r"Models of the audit (.*) What was measured", audited)
+    assert models is not None
+    told = re.findall(r"(run of [a-z-]+|training) (\d+) [0-9a-f]{64}", models[1])
+    assert told == [
+        ("run of fast-retrain", "3"),
+        ("run of retrain", "4"),
+        ("run of retrain", "4"),
+        ("run of retrain", "2"),
+    ]
+
+
+def test_no_digest_fills_the_settings_in_which_rows_differ(whole):
+    settings = re.search(r"Settings in which rows differ (.*) Is it forgotten", whole)
+    assert settings is not None
+    assert not re.search(r"[0-9a-f]{9}", settings[1])
+    assert "data.clients" not in settings[1]
+
+
+def test_training_a_new_model_is_not_called_post_training(audited):
+    assert "3 rounds of retraining at learning rate" in audited
+    assert "NC in retraining" in audited
+    assert "post-trained" not in audited.partition("Glossary")[0]
+
+
+def test_a_table_of_named_examples_has_a_row_for_each_part(folder):
+    (place,) = folder.glob("3-compare-*")
+    last = [row for row in fu.table(place) if row["run"] == "kept" and row["role"] == "target"][-2:]
+    assert [row["client"].partition("#")[0] for row in last] == ["site-1", "site-3"]
+    assert all({"loss_target", "forget_acc"} <= row.keys() for row in last)
