@@ -173,5 +173,6 @@ def _require(name: str, shape: Shape, fits: bool, takes: str) -> None:
     if not fits:
         given = "x".join(map(str, shape))
         raise FedUnlearnError(
-            f"model {name!r} takes {takes} inputs, not {given}: use 'mlp', which takes any shape"
+            f"model {name!r} takes {takes} inputs, not {given}: use 'mlp', which takes any shape",
+            code="model",
         )

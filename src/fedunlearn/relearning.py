@@ -86,11 +86,12 @@ def relearn(
     named = present_targets(federation, targets)
     if isinstance(retrained, Curves) and {len(each) for each in astuple(retrained)} != {rounds + 1}:
         raise FedUnlearnError(
-            f"the curves of the retrained model were not measured in {rounds} rounds: give the model itself"
+            f"the curves of the retrained model were not measured in {rounds} rounds: give the model itself",
+            code="not-audited",
         )
     before, draw = as_state(original), derive("relearning", seed)
     if isinstance(federation, Selective) and (why := federation.refusal(measuring_job(before, 0, draw))):
-        raise FedUnlearnError(f"relearning cannot be measured with these clients: {why}")
+        raise FedUnlearnError(f"relearning cannot be measured with these clients: {why}", code="not-audited")
     members = tuple(sorted({*named, *(federation.present() if clients is None else clients)}))
 
     def loss(state: State, lesson: int) -> float:
@@ -109,7 +110,7 @@ def relearn(
             **options,
         )
         if outcome.status.failed:
-            raise FedUnlearnError(f"relearning was not measured: {outcome.reason}")
+            raise FedUnlearnError(f"relearning was not measured: {outcome.reason}", code="not-audited")
         return tuple(losses)
 
     def curves(of: Model) -> Curves:
@@ -138,6 +139,8 @@ def _loss(federation: Federation, targets: Sequence[ClientId], job: Job) -> floa
         found = replies[target].statistics.get("forgotten", {}).get("loss") if target in replies else None
         if found is None:
             why = replies.missing[target].detail if target in replies.missing else "sent no loss"
-            raise FedUnlearnError(f"relearning was not measured, {target} {why}: try again")
+            raise FedUnlearnError(
+                f"relearning was not measured, {target} {why}: try again", code="not-audited"
+            )
         means.append(found)
     return sum(means[1:], means[0]).value

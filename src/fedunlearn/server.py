@@ -110,7 +110,7 @@ class ForgettingFailed(FedUnlearnError):
     """
 
     def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.reason)
+        super().__init__(outcome.reason, code=outcome.status)
         self.outcome = outcome
 
 

@@ -68,7 +68,7 @@ class Refused(FedUnlearnError):
     """A document that nobody may act upon."""
 
     def __init__(self, reason: Refusal, sentence: str) -> None:
-        super().__init__(reason, sentence)
+        super().__init__(reason, sentence, code=reason)
         self.reason = reason
 
     def __str__(self) -> str:
@@ -281,7 +281,8 @@ def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:
     except OSError as error:
         raise FedUnlearnError(
             f"cannot record the request in {folder}: {error.strerror or error}; "
-            "choose a folder that is writable, has free space and supports hard links"
+            "choose a folder that is writable, has free space and supports hard links",
+            code="file",
         ) from error
     _check(ours, Refusal.REPLAYED, "another run has used this request: sign a new one")
 
@@ -373,7 +374,9 @@ def _key(source: KeySource, which: str) -> Any:
     try:
         content = source.expanduser().read_bytes() if isinstance(source, Path) else source
     except OSError as error:
-        raise FedUnlearnError(f"cannot read the {which} key {source!s}: {error.strerror or error}") from None
+        raise FedUnlearnError(
+            f"cannot read the {which} key {source!s}: {error.strerror or error}", code="key"
+        ) from None
     content = content.encode(errors="replace") if isinstance(content, str) else content
     where = f"{source}: " if isinstance(source, Path) else ""
     key: object = None
@@ -388,13 +391,13 @@ def _key(source: KeySource, which: str) -> Any:
             key = serialization.load_ssh_public_key(content)
     except TypeError:
         raise FedUnlearnError(
-            f"{where}the private key is encrypted: use a copy without a passphrase"
+            f"{where}the private key is encrypted: use a copy without a passphrase", code="key"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         pass
     if which == "public" and b"PRIVATE KEY" in content and b"-----END" in content:
         raise FedUnlearnError(
-            f"{where}this is a private key: give the public one, the file that ends in .pub"
+            f"{where}this is a private key: give the public one, the file that ends in .pub", code="key"
         )
     if isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
         return key
@@ -402,5 +405,6 @@ def _key(source: KeySource, which: str) -> Any:
         return key
     raise FedUnlearnError(
         f"{where}the {which} key is not a P-256, P-384, P-521 or Ed25519 key in OpenSSH or PEM form; "
-        "give the right file, or make a key with ssh-keygen -t ecdsa -b 384"
+        "give the right file, or make a key with ssh-keygen -t ecdsa -b 384",
+        code="key",
     )

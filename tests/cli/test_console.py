@@ -36,7 +36,7 @@ def test_an_ascii_terminal_gets_other_characters_instead_of_an_error(fedunlearn,
     assert re.search(r"^w0 +\d", result.stdout, re.MULTILINE)
     assert "report  Ubung/report.html" in result.stdout
     refusal = fedunlearn("é", PYTHONIOENCODING="ascii")
-    assert refusal.stderr == "fedunlearn: No such command 'e'.\n"
+    assert refusal.stderr == "fedunlearn [usage]: No such command 'e'.\n"
 
 
 def test_methods_fit_eighty_columns(here):

@@ -45,5 +45,5 @@ def test_compare(here, small, tmp_path):
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_an_unknown_tracker_is_refused_before_anything_runs(command, refused_here, small, tmp_path):
     said = refused_here(command, small, "--track", "mlfow")
-    assert said == "fedunlearn: unknown tracker 'mlfow'; did you mean 'mlflow'?\n"
+    assert said == "fedunlearn [unknown]: unknown tracker 'mlfow'; did you mean 'mlflow'?\n"
     assert not (tmp_path / "runs").exists()

@@ -94,20 +94,24 @@ def execute() -> int:
         return int(app(standalone_mode=False) or 0)
     except UsageProblem as error:
         # No message: typer has shown the help already, because a command is missing.
-        fail(_explained(error), error.exit_code)
+        fail(_explained(error), error.exit_code, "usage")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        fail(f"{where}{error.strerror or error}", 2)
+        fail(f"{where}{error.strerror or error}", 2, "file")
     except RecursionError:
-        fail("a file is nested too deeply to be read: flatten it", 2)
+        fail("a file is nested too deeply to be read: flatten it", 2, "invalid")
     except Exception as error:
         from ..core import FedUnlearnError
 
         if _out_of_memory(error):
-            fail("out of memory: use fewer --workers, a smaller training.batch_size or a smaller model", 2)
+            fail(
+                "out of memory: use fewer --workers, a smaller training.batch_size or a smaller model",
+                2,
+                "environment",
+            )
         if not isinstance(error, FedUnlearnError):
             raise
-        fail(str(error), 2)
+        fail(str(error), 2, error.code)
 
 
 def _explained(error: UsageProblem) -> str:

@@ -48,10 +48,10 @@ class Signals:
             signal.signal(number, signal.SIG_IGN)
 
 
-def fail(sentence: str, code: int) -> NoReturn:
-    """Ends the program with one sentence on standard error."""
+def fail(sentence: str, status: int, code: str = "") -> NoReturn:
+    """Ends the program with a code and one sentence on standard error; its end may be a command to paste."""
     if sentence:
         # Only line breaks are replaced: a name that is to be pasted may have two spaces.
         line = re.sub(r"\s*\n\s*", " ", sentence.strip())
-        print(f"fedunlearn: {line}", file=sys.stderr)
-    sys.exit(code)
+        print(f"fedunlearn{code and f' [{code}]'}: {line}", file=sys.stderr)
+    sys.exit(status)

@@ -127,7 +127,7 @@ def plan(
     if world.retrainings:
         print_text(f"The audit also retrains {world.retrainings} models; cost and time are without it.")
     if found.problems:
-        fail("the request cannot be answered yet: see the problems above", 3)
+        fail("the request cannot be answered yet: see the problems above", 3, "not-ready")
 
 
 def erase(
@@ -181,7 +181,7 @@ def erase(
     _print_case(opened, case, before)
     if case.standing.failed:
         print_text(_why(opened, case))
-        fail(f"request {case.id} is {case.standing}: {case.next_step}", 3)
+        fail(f"request {case.id} is {case.standing}: {case.next_step}", 3, case.standing)
 
 
 def requests(folder: DeskFolder) -> None:
@@ -230,7 +230,8 @@ def _known(opened: Desk, request: str) -> Case | None:
     cases = {case.id: case for case in opened.cases()}
     if request not in cases:
         raise FedUnlearnError(
-            f"there is neither a file nor a request named {request}{did_you_mean(request, cases)}"
+            f"there is neither a file nor a request named {request}{did_you_mean(request, cases)}",
+            code="unknown",
         )
     case = cases[request]
     if case.standing in ("received", "refused"):
@@ -244,7 +245,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
-        raise FedUnlearnError(f"cannot read the request {path}: {error.strerror or error}") from None
+        raise FedUnlearnError(
+            f"cannot read the request {path}: {error.strerror or error}", code="file"
+        ) from None
 
 
 def _standing(case: Case) -> str:

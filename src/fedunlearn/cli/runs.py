@@ -148,7 +148,7 @@ def _carry_out(
             stop.code,
         )
     if outcome.status.failed:
-        fail(f"{outcome.status}: {outcome.reason} (run folder: {folder})", 3)
+        fail(f"{outcome.reason} (run folder: {folder})", 3, outcome.status)
     _print_result(folder)
 
 

@@ -114,7 +114,8 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
     if unseen is None:
         raise FedUnlearnError(
             f"{client} holds no examples like the forgotten ones that nobody trained on, and an audit needs "
-            "them: give it a set 'audit' (in experiments, set data.audit)"
+            "them: give it a set 'audit' (in experiments, set data.audit)",
+            code="data",
         )
     return sets["forget"] if "forget" in sets else own_examples(data), unseen
 
@@ -135,7 +136,8 @@ def require_one_mix(client: ClientId, forgotten: Tensor, unseen: Tensor, least: 
         raise FedUnlearnError(
             f"the unseen examples of {client} have other labels than the forgotten ones ({share:.0%}, "
             f"above all label {labels[abs(gaps[0]).argmax()]}), so there can be no verdict: give it a set "
-            "'audit' with labels mixed as in the forgotten examples"
+            "'audit' with labels mixed as in the forgotten examples",
+            code="data",
         )
 
 
@@ -212,9 +214,11 @@ def unpacked(numbers: Tensor) -> Paired:
         and min(forgotten, unseen) >= 2
     )
     if not fine:
-        raise FedUnlearnError("sent AUCs that are not between 0 and 1, or counts that are not whole numbers")
+        raise FedUnlearnError(
+            "sent AUCs that are not between 0 and 1, or counts that are not whole numbers", code="client"
+        )
     if abs(model.value - reference.value - difference.value) > 1e-6:
-        raise FedUnlearnError("sent a difference of AUCs that is not theirs")
+        raise FedUnlearnError("sent a difference of AUCs that is not theirs", code="client")
     return Paired(model, reference, difference, forgotten, unseen)
 
 
@@ -231,5 +235,5 @@ def unpacked_counts(numbers: Tensor) -> TailCounts:
     if [hits, forgotten, alarms, unseen] != values or not (
         0 <= hits <= forgotten and 0 <= alarms <= unseen and min(forgotten, unseen) > 0
     ):
-        raise FedUnlearnError("sent a true positive rate whose counts are not possible")
+        raise FedUnlearnError("sent a true positive rate whose counts are not possible", code="client")
     return TailCounts(hits, forgotten, alarms, unseen)

@@ -59,7 +59,9 @@ class ClientData:
             )
         for name in self.evaluations:
             if name not in SETS:
-                raise FedUnlearnError(f"unknown evaluation set {name!r}{did_you_mean(str(name), SETS)}")
+                raise FedUnlearnError(
+                    f"unknown evaluation set {name!r}{did_you_mean(str(name), SETS)}", code="unknown"
+                )
         sets = {name: checked(data, name) for name, data in self.evaluations.items()}
         object.__setattr__(self, "evaluations", sets)
         if "canary-in" in sets and size(sets["canary-in"]) >= size(self.train):
@@ -82,7 +84,7 @@ def as_clients(data: Mapping[ClientId, ClientData | Data]) -> dict[ClientId, Cli
         try:
             clients[name] = held if isinstance(held, ClientData) else ClientData(held)
         except FedUnlearnError as error:
-            raise FedUnlearnError(f"client {name!r}: {error}") from None
+            raise FedUnlearnError(f"client {name!r}: {error}", code="data") from None
     return clients
 
 

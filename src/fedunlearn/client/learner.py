@@ -55,7 +55,9 @@ class Learner:
         self, module: nn.Module, task: Task, device: str = "cpu", precision: Precision = "fp32"
     ) -> None:
         if not isinstance(module, nn.Module):
-            raise FedUnlearnError(f"the model is a {type(module).__name__}: give a torch.nn.Module")
+            raise FedUnlearnError(
+                f"the model is a {type(module).__name__}: give a torch.nn.Module", code="model"
+            )
         if not isinstance(task, Task):
             raise FedUnlearnError(f"task = {task!r}: give an instance of a Task, such as Classification()")
         self.task = task
@@ -320,7 +322,8 @@ class Learner:
         if job.params.shape != self._params.shape:
             raise FedUnlearnError(
                 f"a job brings {job.params.numel():,} parameters and the model of {whose} has "
-                f"{self._params.numel():,}: use one model everywhere"
+                f"{self._params.numel():,}: use one model everywhere",
+                code="other-model",
             )
 
     def _load(self, params: Vector, buffers: Buffers) -> None:

@@ -53,7 +53,9 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
         plain = {name: held for name, held in sets.items() if not name.startswith("canary")}
         try:
             if len(left) + len(gone) > size(train):
-                raise FedUnlearnError("some of them have been forgotten already: leave those out")
+                raise FedUnlearnError(
+                    "some of them have been forgotten already: leave those out", code="forgotten"
+                )
             if len(left) <= size(sets.get("canary-in", ())):
                 raise FedUnlearnError("these are all that it holds, so name it as a target instead")
             found[client] = ClientData(part(train, tensor(left), shuffled=True), sets)
@@ -62,7 +64,7 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
                     named := part(train, rows, shuffled=True), {**plain, "forget": named}
                 )
         except FedUnlearnError as error:
-            raise FedUnlearnError(f"examples of {client!r}: {error}") from None
+            raise FedUnlearnError(f"examples of {client!r}: {error}", code=error.code) from None
     return found
 
 
@@ -79,6 +81,7 @@ def remembered(earlier: Parts, begun: Mapping[str, Any], clients: Mapping[Client
         ):
             raise FedUnlearnError(
                 f"{client!r} forgot examples by position, and its data has changed: give it as it was, new "
-                "examples last, or only what was left"
+                "examples last, or only what was left",
+                code="changed",
             )
     return parts

@@ -61,7 +61,8 @@ def _inputs(batch: Batch) -> Tensor:
     if len(found) != 1:
         raise FedUnlearnError(
             "examples are made up by gradient descent on their inputs, which must be one tensor of "
-            "floating-point numbers in each batch: use another method than fedcare"
+            "floating-point numbers in each batch: use another method than fedcare",
+            code="unsuitable",
         )
     return found[0]
 

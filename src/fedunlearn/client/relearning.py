@@ -53,7 +53,8 @@ def taught(client: ClientId, data: ClientData, asked: int) -> int:
     if (asked and count < FEWEST) or held - count < FEWEST:
         raise FedUnlearnError(
             f"{client} holds {held} forgotten examples and is asked to teach {asked} of them: relearning "
-            f"needs {FEWEST} to teach and {FEWEST} others, so that none of them is revealed"
+            f"needs {FEWEST} to teach and {FEWEST} others, so that none of them is revealed",
+            code="data",
         )
     return count
 

@@ -35,12 +35,13 @@ def check(
                     if name == "train" and lone is not None:
                         _try_alone(copy.deepcopy(trial).train(), task, lone)
                 except FedUnlearnError as error:
-                    raise FedUnlearnError(f"{client}, set {name!r}: {error}") from None
+                    raise FedUnlearnError(f"{client}, set {name!r}: {error}", code="data") from None
                 except Exception as error:
                     said = (str(error).splitlines() or [type(error).__name__])[0]
                     raise FedUnlearnError(
                         f"{client}, set {name!r}: it cannot be read, or the model fails on it ({said}): "
-                        "check the shapes of inputs and labels, and the task"
+                        "check the shapes of inputs and labels, and the task",
+                        code="data",
                     ) from error
 
 
@@ -91,7 +92,9 @@ def _check_rows(held: Data, placed: Callable[[Batch], Batch], check: Callable[[B
                     check(row)
                 except FedUnlearnError as error:
                     what = "example that its loader yields" if loads else "row"
-                    raise FedUnlearnError(f"{what} {seen + number} (the first is 0): {error}") from None
+                    raise FedUnlearnError(
+                        f"{what} {seen + number} (the first is 0): {error}", code="data"
+                    ) from None
             raise found
         seen += length
         if seen >= MOST and isinstance(held, Dataset | DataLoader):

@@ -42,7 +42,7 @@ def check_options(what: str, make: Callable[..., Any], options: Mapping[str, Any
                 hint = f": give the parameter {option!r} a default value, which makes it one"
             if option in ("rounds", "lr"):
                 hint = ": rounds and rates of both stages are stated in schedule=Schedule(…)"
-            raise FedUnlearnError(f"{what} has no option {option!r}{hint}")
+            raise FedUnlearnError(f"{what} has no option {option!r}{hint}", code="unknown")
         if not _in_range(value):
             raise FedUnlearnError(
                 f"{what}, option {option} = {brief(value)}: it must be between {-LARGEST:g} and {LARGEST:g}"

@@ -1,6 +1,6 @@
 """What a method author reads: messages, state, phases, requests, federations, names and seeds."""
 
-from .errors import FedUnlearnError, require, require_count, require_rate, require_type
+from .errors import FedUnlearnError, FedUnlearnWarning, require, require_count, require_rate, require_type
 from .federation import (
     Accountable,
     Authorising,
@@ -45,6 +45,7 @@ __all__ = [
     "Event",
     "Failure",
     "FedUnlearnError",
+    "FedUnlearnWarning",
     "Federation",
     "Guarded",
     "History",

@@ -45,7 +45,8 @@ class History:
         if client not in self.rows.get(kind, {}):
             raise FedUnlearnError(
                 f"the history has no {kind} of client {client!r}: "
-                "methods that need history forget whole clients that trained and have forgotten no examples"
+                "methods that need history forget whole clients that trained and have forgotten no examples",
+                code="history",
             )
         return self.rows[kind][client]
 
@@ -184,7 +185,7 @@ def require_kinds(kinds: Iterable[str]) -> None:
     """Refuses a kind of history that nobody knows how to record."""
     for kind in kinds:
         if kind not in KINDS:
-            raise FedUnlearnError(f"unknown history {kind!r}{did_you_mean(kind, KINDS)}")
+            raise FedUnlearnError(f"unknown history {kind!r}{did_you_mean(kind, KINDS)}", code="unknown")
 
 
 def size(kinds: Collection[str], clients: int, parameters: int, tensors: int, rounds: int) -> int:

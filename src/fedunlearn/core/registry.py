@@ -68,7 +68,9 @@ class Registry(Generic[T]):
 
     def entry(self, name: str) -> Entry[T]:
         if not isinstance(name, str) or name not in self._entries:
-            raise FedUnlearnError(f"unknown {self._kind} {name!r}{did_you_mean(name, self._entries)}")
+            raise FedUnlearnError(
+                f"unknown {self._kind} {name!r}{did_you_mean(name, self._entries)}", code="unknown"
+            )
         return self._entries[name]
 
     def __iter__(self) -> Iterator[Entry[T]]:

@@ -72,7 +72,8 @@ class Request:
             if target not in known:
                 raise FedUnlearnError(
                     f"target {target!r} is not one of the {len(self.clients)} clients"
-                    f"{did_you_mean(target, self.clients)}"
+                    f"{did_you_mean(target, self.clients)}",
+                    code="unknown",
                 )
         if not self.retained:
             raise FedUnlearnError(
@@ -84,19 +85,22 @@ class Request:
         if self.params.dtype not in (torch.float32, torch.float64):
             raise FedUnlearnError(
                 f"params are {str(self.params.dtype).removeprefix('torch.')}, too coarse to unlearn with: "
-                "make them with fedunlearn.flatten(model.float())"
+                "make them with fedunlearn.flatten(model.float())",
+                code="model",
             )
         expected = sum(shape.numel() for shape in self.shapes.values())
         if self.shapes and expected != len(self.params):
             raise FedUnlearnError(
                 f"params has {len(self.params):,} numbers and the shapes of the model have {expected:,}: "
-                "give both of the same model"
+                "give both of the same model",
+                code="other-model",
             )
         for number, anchor in enumerate(self.anchors):
             if anchor.shape != self.params.shape:
                 raise FedUnlearnError(
                     f"anchor {number} has {anchor.numel():,} numbers and the model {len(self.params):,}: "
-                    "give the models of earlier requests"
+                    "give the models of earlier requests",
+                    code="other-model",
                 )
 
     def starting_from(self, state: State) -> Request:

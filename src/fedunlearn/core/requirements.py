@@ -63,4 +63,4 @@ def missing(phases: Sequence[Phase], request: Request, task: Task) -> Iterator[s
 def check(phases: Sequence[Phase], request: Request, task: Task) -> None:
     """Refuses a request that lacks what its method needs."""
     for problem in missing(phases, request, task):
-        raise FedUnlearnError(problem)
+        raise FedUnlearnError(problem, code="unsuitable")

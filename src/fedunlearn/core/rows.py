@@ -67,7 +67,8 @@ def nameless_file() -> IO[bytes]:
     except OSError as error:
         raise FedUnlearnError(
             f"displacements of more than {most_in_memory() / 1e9:.1f} GB need a temporary file, and none can "
-            f"be made ({error}): set TMPDIR to a folder on a disk with room for them"
+            f"be made ({error}): set TMPDIR to a folder on a disk with room for them",
+            code="environment",
         ) from error
 
 
@@ -81,5 +82,6 @@ def allocate(file: int, size: int) -> None:
     except (OSError, OverflowError) as error:
         raise FedUnlearnError(
             f"{size / 1e6:.0f} MB of displacements do not fit into memory, nor into {tempfile.gettempdir()} "
-            f"({error}): set TMPDIR to a folder on a larger disk, or use fewer clients or a smaller model"
+            f"({error}): set TMPDIR to a folder on a larger disk, or use fewer clients or a smaller model",
+            code="environment",
         ) from error

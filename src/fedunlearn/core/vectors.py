@@ -16,7 +16,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that vectors are made of: tied ones once, frozen ones never."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
-        raise FedUnlearnError("the model has no trainable parameter, so there is nothing to train or unlearn")
+        raise FedUnlearnError(
+            "the model has no trainable parameter, so there is nothing to train or unlearn", code="model"
+        )
     return parameters
 
 
@@ -29,11 +31,14 @@ def bind(model: nn.Module) -> Vector:
     """Moves the trainable parameters into one vector: writing to it writes to the model."""
     parameters = trainable(model)
     if len({parameter.dtype for parameter in parameters}) > 1:
-        raise FedUnlearnError("the model mixes parameter types: convert it with model.float() first")
+        raise FedUnlearnError(
+            "the model mixes parameter types: convert it with model.float() first", code="model"
+        )
     if parameters[0].dtype not in (torch.float32, torch.float64):
         kind = str(parameters[0].dtype).removeprefix("torch.")
         raise FedUnlearnError(
-            f"the model's parameters are {kind}, too coarse to unlearn with: convert it with model.float()"
+            f"the model's parameters are {kind}, too coarse to unlearn with: convert it with model.float()",
+            code="model",
         )
     flat = flatten(model)
     for parameter, view in zip(parameters, views(flat, model), strict=True):
@@ -66,7 +71,8 @@ def load(model: nn.Module, state: State) -> None:
     if state.params.numel() != size:
         raise FedUnlearnError(
             f"the model has {size:,} trainable parameters and the state {state.params.numel():,}: "
-            "give both of one architecture"
+            "give both of one architecture",
+            code="model",
         )
     with torch.no_grad():
         for parameter, piece in zip(trainable(model), views(state.params, model), strict=True):

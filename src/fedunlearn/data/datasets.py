@@ -181,7 +181,9 @@ def _unpickle(content: bytes, path: Path) -> dict[bytes, Any]:
         # Python 2 wrote the files, so their strings are bytes.
         result: dict[bytes, Any] = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except pickle.UnpicklingError as error:
-        raise FedUnlearnError(f"{path} is not a CIFAR file ({error}): get another copy") from error
+        raise FedUnlearnError(
+            f"{path} is not a CIFAR file ({error}): get another copy", code="damaged"
+        ) from error
     return result
 
 

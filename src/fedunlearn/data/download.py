@@ -7,7 +7,6 @@ import gzip
 import secrets
 import shutil
 import tarfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock, Timeout
 
 from ..core import FedUnlearnError
+from ..core.errors import warn
 from ..core.registry import dataset
 from .datasets import where
 from .sources import SETTING, SOURCES, Source, data_directory, locate, read
@@ -29,7 +29,9 @@ def fetch(name: str) -> Path:
     if name not in SOURCES:
         folder = where(name)
         if folder is None:
-            raise FedUnlearnError(f"dataset {name!r} has no download address: copy its files to this machine")
+            raise FedUnlearnError(
+                f"dataset {name!r} has no download address: copy its files to this machine", code="download"
+            )
         return folder
     here = _intact(name)
     if here is not None:
@@ -56,7 +58,8 @@ def fetch(name: str) -> Path:
         space = "free some space there, or " if error.errno == errno.ENOSPC else ""
         raise FedUnlearnError(
             f"{source.title} cannot be written to {data_directory()} ({error}): "
-            f"{space}set {SETTING} to another folder"
+            f"{space}set {SETTING} to another folder",
+            code="file",
         ) from error
     for file in source.files:
         read(name, folder, file)
@@ -70,7 +73,7 @@ def _locked(folder: Path, title: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        warnings.warn(f"waiting for another process that is downloading {title}", stacklevel=4)
+        warn(f"waiting for another process that is downloading {title}", "waiting", stacklevel=4)
         lock.acquire()
     try:
         yield
@@ -105,7 +108,9 @@ def _download(source: Source, folder: Path) -> list[Path]:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError as error:
-        raise FedUnlearnError(f"a download needs {error.name}: pip install 'fedunlearn[cli]'") from None
+        raise FedUnlearnError(
+            f"a download needs {error.name}: pip install 'fedunlearn[cli]'", code="package"
+        ) from None
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -144,12 +149,14 @@ def _download(source: Source, folder: Path) -> list[Path]:
                 reason = error if answered else "no connection, or the connection broke"
                 raise FedUnlearnError(
                     f"{source.title} could not be downloaded from {address} ({reason}): "
-                    f"check the network and try again, or {elsewhere}"
+                    f"check the network and try again, or {elsewhere}",
+                    code="download",
                 ) from error
             except ValueError as error:
                 raise FedUnlearnError(
                     f"the file from {address} is not {source.title}, which has md5 "
-                    f"{source.downloads[address]}: try again later, or {elsewhere}"
+                    f"{source.downloads[address]}: try again later, or {elsewhere}",
+                    code="download",
                 ) from error
     return paths
 

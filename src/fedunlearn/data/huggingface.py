@@ -60,7 +60,7 @@ def clients(
             evaluations = {name: held.take(index) for name, index in sets.items() if len(index)}
             found[client] = ClientData(held.take(drawn[kept:]), evaluations)
         except FedUnlearnError as error:
-            raise FedUnlearnError(f"client {client!r}: {error}") from None
+            raise FedUnlearnError(f"client {client!r}: {error}", code=error.code) from None
     return found
 
 
@@ -80,7 +80,9 @@ def examples(
         raise FedUnlearnError("there are no rows: give a data set with examples")
     for column in columns:
         if column not in rows.column_names:
-            raise FedUnlearnError(f"there is no column {column!r}{did_you_mean(column, rows.column_names)}")
+            raise FedUnlearnError(
+                f"there is no column {column!r}{did_you_mean(column, rows.column_names)}", code="unknown"
+            )
     read = rows.with_format("torch", columns=list(columns))[:]
     x, y = (_stacked(read[column], column) for column in columns)
     x = x.float() / 255 if x.dtype == torch.uint8 else x

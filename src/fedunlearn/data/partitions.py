@@ -53,7 +53,7 @@ def _check_options(name: str, distribute: Callable[..., Any], options: Mapping[s
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known) if known else "; it has no options"
-            raise FedUnlearnError(f"partition {name!r} has no option {option!r}{hint}")
+            raise FedUnlearnError(f"partition {name!r} has no option {option!r}{hint}", code="unknown")
 
 
 def _check_pools(name: str, result: Sequence[Any], examples: int, clients: int) -> None:

@@ -105,7 +105,7 @@ def populate(
     the share that only twins train on: of it the targets' stand-ins get as much as the targets train on.
     """
     if level not in LEVELS:
-        raise FedUnlearnError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}")
+        raise FedUnlearnError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}", code="unknown")
     shares = {"share": share, "pretrain_share": pretrain_share, "unlearn_share": unlearn_share}
     for what, number in shares.items():
         if not 0 < number <= 1:
@@ -254,7 +254,9 @@ def _targets(
         count = len(chosen)
     for client in chosen:
         if client not in clients:
-            raise FedUnlearnError(f"target {client!r} is not a client{did_you_mean(client, clients)}")
+            raise FedUnlearnError(
+                f"target {client!r} is not a client{did_you_mean(client, clients)}", code="unknown"
+            )
     if count < 1:
         raise FedUnlearnError(f"targets = {targets!r}: name at least one client")
     most = len(clients) if all_allowed else len(clients) - 1

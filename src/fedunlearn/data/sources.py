@@ -107,7 +107,7 @@ def data_directory() -> Path:
     folder = Path(setting).expanduser()
     if not folder.is_dir():
         raise FedUnlearnError(
-            f"{SETTING} names {folder}, which is not a folder: create it, or unset {SETTING}"
+            f"{SETTING} names {folder}, which is not a folder: create it, or unset {SETTING}", code="missing"
         )
     return folder
 
@@ -119,7 +119,8 @@ def user_cache(setting: str) -> Path:
     except ImportError:
         raise FedUnlearnError(
             f"the default cache folder needs platformdirs: pip install 'fedunlearn[cli]', "
-            f"or set {setting} to a folder"
+            f"or set {setting} to a folder",
+            code="package",
         ) from None
     return user_cache_path("fedunlearn")
 
@@ -149,13 +150,15 @@ def find(name: str, directory: Path | None = None) -> Path:
             enough = [other for other in SOURCES if other != name and locate(other, place) == place]
             hint = f", or use dataset {enough[0]!r}, whose files are all there" if enough else ""
             raise FedUnlearnError(
-                f"dataset {name!r} ({source.title}) lacks {', '.join(missing)} in {place}: {advice}{hint}"
+                f"dataset {name!r} ({source.title}) lacks {', '.join(missing)} in {place}: {advice}{hint}",
+                code="missing",
             )
     searched = [directory or data_directory()]
     searched += [source.system] if source.system and directory is None else []
     raise FedUnlearnError(
         f"dataset {name!r} ({source.title}: {', '.join(source.files)}) was not found "
-        f"in {' or '.join(map(str, searched))}: {advice}"
+        f"in {' or '.join(map(str, searched))}: {advice}",
+        code="missing",
     )
 
 
@@ -168,13 +171,16 @@ def read(name: str, folder: Path, file: str) -> bytes:
         if path and path.suffix == ".gz":
             content = gzip.decompress(content)
     except (EOFError, zlib.error, OSError) as error:
-        raise FedUnlearnError(f"{path or folder / file} cannot be read ({error}): {fix}") from error
+        raise FedUnlearnError(
+            f"{path or folder / file} cannot be read ({error}): {fix}", code="file"
+        ) from error
     expected, found = SOURCES[name].files[file], hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != expected:
         other = next((key for key, source in SOURCES.items() if found in source.files.values()), None)
         raise FedUnlearnError(
             f"{path} {f'belongs to dataset {other!r}' if other else 'is damaged'}: as {file} of "
-            f"{SOURCES[name].title} it should have md5 {expected} but has {found}; {fix}"
+            f"{SOURCES[name].title} it should have md5 {expected} but has {found}; {fix}",
+            code="damaged",
         )
     return content
 

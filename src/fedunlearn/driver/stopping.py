@@ -12,6 +12,8 @@ from ..core import ClientId, FedUnlearnError, Metrics, require_type
 class NotMeasured(FedUnlearnError):
     """A stop rule has nothing to go by."""
 
+    code = "not-measured"
+
 
 class StopRule(Protocol):
     """Decides for each target whether it has been unlearned enough."""

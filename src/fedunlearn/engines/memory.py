@@ -112,7 +112,8 @@ class _File:
         except (OSError, OverflowError) as error:
             raise FedUnlearnError(
                 f"{size / 1e6:.0f} MB of shared memory could not be allocated ({error}): "
-                "use a single worker, fewer clients or a smaller model"
+                "use a single worker, fewer clients or a smaller model",
+                code="environment",
             ) from error
         self.size += size
         return memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from ..core import (
     Terms,
     Vector,
 )
+from ..core.errors import warn
 from ..tasks import Classification
 from .workers import out_of_memory
 
@@ -134,7 +134,7 @@ def sorted_out(found: Mapping[ClientId, Reply | Failure], missing: Mapping[Clien
     if failed:
         client = min(failed)
         others = f", like {len(failed) - 1} others that failed" if len(failed) > 1 else ""
-        warnings.warn(f"{client} {failed[client].detail} and counts as missing{others}", stacklevel=3)
+        warn(f"{client} {failed[client].detail} and counts as missing{others}", "no-reply", stacklevel=3)
     replies = {client: each for client, each in found.items() if isinstance(each, Reply)}
     return Replies(replies, {**missing, **failed})
 

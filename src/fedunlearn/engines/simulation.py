@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -17,6 +16,7 @@ from torch import nn
 
 from ..client.data import ClientData, Data
 from ..core import ClientId, Federation, FedUnlearnError, Precision, Task, require_count
+from ..core.errors import warn
 from ..core.registry import did_you_mean
 from ..tasks import Classification
 from .parallel import Parallel
@@ -61,9 +61,9 @@ def simulate(
                 return engine
             except (FedUnlearnError, OSError, RuntimeError) as error:
                 obstacle = f"worker processes do not work here ({_last_line(error)})"
-        warnings.warn(f"clients train one after the other, because {obstacle}", stacklevel=2)
+        warn(f"clients train one after the other, because {obstacle}", "workers")
     elif device == "cpu" and workers is None and wanted == 1:
-        warnings.warn("clients train one after the other, because there is one core", stacklevel=2)
+        warn("clients train one after the other, because there is one core", "workers")
     return nullcontext(Sequential(model, data, task=task, device=device, precision=precision))
 
 
@@ -74,19 +74,22 @@ def _last_line(error: Exception) -> str:
 def require(device: str, precision: Precision) -> None:
     """Refuses a device that is not here, or arithmetic that would end the process."""
     if device not in DEVICES:
-        raise FedUnlearnError(f"unknown device {device!r}{did_you_mean(device, DEVICES)}")
+        raise FedUnlearnError(f"unknown device {device!r}{did_you_mean(device, DEVICES)}", code="unknown")
     if precision not in get_args(Precision):
         raise FedUnlearnError(
-            f"unknown precision {precision!r}{did_you_mean(precision, get_args(Precision))}"
+            f"unknown precision {precision!r}{did_you_mean(precision, get_args(Precision))}", code="unknown"
         )
     if (device == "cuda" and not torch.cuda.is_available()) or (
         device == "mps" and not torch.backends.mps.is_available()
     ):
         raise FedUnlearnError(
-            f"device {device!r} is not available to torch {torch.__version__} here: use 'cpu'"
+            f"device {device!r} is not available to torch {torch.__version__} here: use 'cpu'",
+            code="environment",
         )
     if precision == "bf16" and device == "cpu" and (failure := _reduced_precision_fails()):
-        raise FedUnlearnError(f"precision 'bf16' does not work here, a trial process {failure}: use 'fp32'")
+        raise FedUnlearnError(
+            f"precision 'bf16' does not work here, a trial process {failure}: use 'fp32'", code="environment"
+        )
 
 
 @cache

@@ -27,6 +27,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..core import FedUnlearnError
+from ..core.errors import warn
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -76,7 +77,9 @@ class WorkerPool:
         Tasks must be repeatable: those of a worker that dies or misses the deadline run again.
         """
         if os.getpid() != self._owner:
-            raise FedUnlearnError("the workers belong to the process that made this engine: make one here")
+            raise FedUnlearnError(
+                "the workers belong to the process that made this engine: make one here", code="environment"
+            )
         deadline = max(MINIMUM_DEADLINE, DEADLINE_FACTOR * self._slowest)
         results: dict[int, Result] = {}
         try:
@@ -92,14 +95,15 @@ class WorkerPool:
                 if time.monotonic() - began >= deadline:
                     deadline *= DEADLINE_FACTOR  # The round may be slow rather than stuck.
                 if attempt < ATTEMPTS:
-                    warnings.warn(f"{problem}; its tasks run again in another process", stacklevel=2)
+                    warn(f"{problem}; its tasks run again in another process", "workers")
         except BaseException:
             self.close()
             raise
         self.close()
         raise FedUnlearnError(
             f"worker processes failed {ATTEMPTS} times in one round ({problem}): "
-            "use fewer workers if memory is short, or a single one to see the cause"
+            "use fewer workers if memory is short, or a single one to see the cause",
+            code="environment",
         )
 
     def close(self) -> None:
@@ -117,7 +121,8 @@ class WorkerPool:
             except OSError as error:
                 raise FedUnlearnError(
                     f"worker process {len(self._workers) + 1} of {count} could not be started "
-                    f"({error.strerror or error}): use fewer workers"
+                    f"({error.strerror or error}): use fewer workers",
+                    code="environment",
                 ) from error
 
     def _round(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from torch import nn
 from .. import models
 from ..client.data import ClientData, Examples
 from ..core import ClientId, Federation, History, LocalTraining, Request, Stage, State, vectors
+from ..core.errors import warn
 from ..core.seeds import derive
 from ..data import PUBLIC, Dataset, Population, load, plant, poison, populate, reserve, trigger
 from ..driver import Participation
@@ -55,7 +55,7 @@ class Setting:
             return nullcontext(join(federation, Sequential(self.build(0), {PUBLIC: public})))
         members = {**clients, **({PUBLIC: public} if public else {})}
         if workers is not None and workers > len(members):
-            warnings.warn(f"{len(members)} workers are enough for {len(members)} clients", stacklevel=1)
+            warn(f"{len(members)} workers are enough for {len(members)} clients", "workers", stacklevel=1)
             workers = len(members)
         return simulate(
             self.build(0), members, workers=workers, device=chosen.device, precision=chosen.precision

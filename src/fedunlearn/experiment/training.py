@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..client.data import ClientData
 from ..core import ClientId, FedUnlearnError, Listener, Phase, Progress, Request, State, history
+from ..core.errors import warn
 from ..data.sources import user_cache
 from ..driver import Participation, unlearn
 from ..methods import Pretraining
@@ -125,9 +125,10 @@ class CachedTraining:
         if kinds:
             request = self.request
             numbers = len(self.clients), len(request.params), len(request.shapes), self.phase.rounds
-            warnings.warn(
+            warn(
                 f"pre-training records {', '.join(kinds)}: {history.size(kinds, *numbers) / 1e6:.1f} MB in "
                 f"memory, and up to three times that in {self.folder}",
+                "history",
                 stacklevel=3,
             )
 

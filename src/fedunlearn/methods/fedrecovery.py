@@ -34,7 +34,9 @@ class ResidualSubtraction(Phase):
         shares = {target: float(request.history.of("share", target)) for target in request.targets}
         rounds, weight = request.history.shared["residuals"].tolist()
         if sum(shares.values()) >= 1:
-            raise FedUnlearnError("the targets were the only clients in their last rounds: retrain instead")
+            raise FedUnlearnError(
+                "the targets were the only clients in their last rounds: retrain instead", code="unsuitable"
+            )
         if weight == 0:
             return state.halt(
                 Status.CONVERGED, "pre-training did not change the model, so there is nothing to subtract"

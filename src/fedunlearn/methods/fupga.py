@@ -78,7 +78,8 @@ class ProjectedAscent(Phase):
         if not shares:
             raise FedUnlearnError(
                 "no retained client took part in the last round of pre-training, so there is no model to "
-                "start from: pre-train one more round, or use another method"
+                "start from: pre-train one more round, or use another method",
+                code="unsuitable",
             )
         whole = sum((share * last[c] for c, share in shares.items()), torch.zeros_like(request.params))
         return whole / sum(shares.values())

@@ -15,7 +15,8 @@ def require_separable(state: State, groups: str) -> None:
     if any(buffer.is_floating_point() for buffer in state.buffers.values()):
         raise FedUnlearnError(
             f"{groups} share the model's buffers (BatchNorm statistics), so exact unlearning is impossible: "
-            "use a model without such buffers"
+            "use a model without such buffers",
+            code="unsuitable",
         )
 
 
@@ -26,16 +27,19 @@ def require_groups(clients: int, clusters: int, slices: int, history: Sequence[s
     if history and clusters * slices > 1:
         key, how = ("slices", "sliced") if slices > 1 else ("clusters", "clustered")
         raise FedUnlearnError(
-            f"{how} pre-training records its {key} and no other history: remove {key} or history"
+            f"{how} pre-training records its {key} and no other history: remove {key} or history",
+            code="unsuitable",
         )
     if slices > 1 and clusters * slices > clients:
         raise FedUnlearnError(
             f"{clients} clients cannot form {slices} slices in each of {clusters} clusters: lower slices or "
-            "clusters"
+            "clusters",
+            code="unsuitable",
         )
     if clusters > clients:
         raise FedUnlearnError(
-            f"{clients} clients cannot form {clusters} clusters: set clusters to {clients} at most"
+            f"{clients} clients cannot form {clusters} clusters: set clusters to {clients} at most",
+            code="unsuitable",
         )
 
 

@@ -27,7 +27,9 @@ class WeightNegation(Phase):
         weights = [name for name, piece in pieces.items() if piece.ndim > 1] or list(pieces)
         for name in self.layers or weights[:1]:
             if name not in pieces:
-                raise FedUnlearnError(f"the model has no parameter {name!r}{did_you_mean(name, pieces)}")
+                raise FedUnlearnError(
+                    f"the model has no parameter {name!r}{did_you_mean(name, pieces)}", code="unknown"
+                )
             pieces[name].neg_()
         return state.move_to(params)
 

@@ -45,7 +45,8 @@ class NoisyAveraging(Phase):
         if any(buffer.is_floating_point() for buffer in state.buffers.values()):
             raise FedUnlearnError(
                 "the model's buffers (BatchNorm statistics) would keep what they know of the targets without "
-                "noise, so nothing can be certified: use a model without such buffers"
+                "noise, so nothing can be certified: use a model without such buffers",
+                code="unsuitable",
             )
         return super().start(request, state)
 

@@ -31,7 +31,9 @@ class LayerReset(Phase):
         pieces, new = request.pieces(params), request.pieces(fresh.params)
         for name in self.layers or first_layer(request):
             if name not in pieces:
-                raise FedUnlearnError(f"the model has no parameter {name!r}{did_you_mean(name, pieces)}")
+                raise FedUnlearnError(
+                    f"the model has no parameter {name!r}{did_you_mean(name, pieces)}", code="unknown"
+                )
             pieces[name].copy_(new[name])
         # The BatchNorm statistics in ω⁰ depend on the targets, and describe a layer that is gone.
         return replace(state.move_to(params), buffers=fresh.buffers)

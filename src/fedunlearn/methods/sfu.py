@@ -61,7 +61,9 @@ def layer_inputs(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Mapp
     }
     tied = sorted(layers.keys() - dict(model.named_parameters()).keys())
     if tied:
-        raise FedUnlearnError(f"SFU cannot project {tied[0]!r}, which several layers share: untie them")
+        raise FedUnlearnError(
+            f"SFU cannot project {tied[0]!r}, which several layers share: untie them", code="unsuitable"
+        )
     hooks = [observe(name, layer) for name, layer in layers.items()]
     try:
         task.losses(model, batch)
@@ -78,7 +80,8 @@ def _columns(layer: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(layer, nn.Conv2d)
     if layer.groups != 1 or isinstance(layer.padding, str):
         raise FedUnlearnError(
-            f"SFU does not support {layer}: use convolutions without groups and with numeric padding"
+            f"SFU does not support {layer}: use convolutions without groups and with numeric padding",
+            code="unsuitable",
         )
     patches = unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     chosen = patches[..., :: max(1, -(-patches.shape[-1] // POSITIONS))]

@@ -95,7 +95,7 @@ def per_example(
             elif row in chosen:
                 failed[row] = outcome.reason
             else:
-                raise FedUnlearnError(f"{row}: {outcome.reason}")
+                raise FedUnlearnError(f"{row}: {outcome.reason}", code=outcome.status)
         progress((number + 1) / federations)
     found = {
         row: Confidences(*(torch.stack(side).numpy() for side in zip(*odds[row], strict=True)))

@@ -26,7 +26,8 @@ def require(name: str) -> None:
         importlib.import_module(tracker.entry(name).about["imports"])
     except ImportError:
         raise FedUnlearnError(
-            f"--track {name} needs a package that is not installed: pip install 'fedunlearn[{name}]'"
+            f"--track {name} needs a package that is not installed: pip install 'fedunlearn[{name}]'",
+            code="package",
         ) from None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from ..core import Event, Metrics, Stage, Status
+from ..core.errors import warn
 from ..runs import public, read_json, read_metrics
 
 Parameters = Mapping[str, str | int | float | bool]
@@ -80,9 +80,10 @@ class Tracking:
             except Exception as problem:
                 self._broken = True
                 reason = (str(problem).splitlines() or [""])[0] or type(problem).__name__
-                warnings.warn(
+                warn(
                     f"{self._name} has stopped ({reason}) and the run continues without it; add the missing "
                     f"rounds later with: fedunlearn resume {quote(str(self._folder))} --track {self._name}",
+                    "tracker",
                     stacklevel=4,
                 )
         if self._broken:

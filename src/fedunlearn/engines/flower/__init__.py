@@ -14,11 +14,14 @@ SUPPORTED = "1.41"
 try:
     _found = version("flwr")
 except PackageNotFoundError:
-    raise FedUnlearnError("Flower is not installed: pip install 'fedunlearn[flower]'") from None
+    raise FedUnlearnError(
+        "Flower is not installed: pip install 'fedunlearn[flower]'", code="package"
+    ) from None
 if not _found.startswith(f"{SUPPORTED}."):
     raise FedUnlearnError(
         f"Flower {_found} is installed, and this version of fedunlearn works with {SUPPORTED}: "
-        f"pip install 'flwr=={SUPPORTED}.*'"
+        f"pip install 'flwr=={SUPPORTED}.*'",
+        code="package",
     )
 
 from .client import Site, introduce, require_request, serve  # noqa: E402

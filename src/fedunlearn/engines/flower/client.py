@@ -45,7 +45,9 @@ class Site:
     def holding(self, part: str) -> ClientData:
         """The data that a job is about."""
         if part and part not in self.parts:
-            raise FedUnlearnError(f"this node holds no {part!r}: it has {', '.join(self.parts) or 'one set'}")
+            raise FedUnlearnError(
+                f"this node holds no {part!r}: it has {', '.join(self.parts) or 'one set'}", code="absent"
+            )
         held = self.parts[part] if part else self.data
         return held if isinstance(held, ClientData) else ClientData(held)
 
@@ -73,7 +75,9 @@ def serve(app: ClientApp, load: Load) -> None:
             for client, part, job in jobs:
                 try:
                     if own != head.fingerprint:
-                        raise FedUnlearnError("the server has another model than this node")
+                        raise FedUnlearnError(
+                            "the server has another model than this node", code="other-model"
+                        )
                     if forgets(job):
                         _require_signed(context, client, head.document)
                     replies[client] = attempt(learner, client, site.holding(part), job, terms, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import re
 import secrets
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
@@ -31,6 +30,7 @@ from ...core import (
     Vector,
     vectors,
 )
+from ...core.errors import warn
 from ...tasks import described
 from .client import fingerprint, known, versions
 from .nodes import Node
@@ -78,24 +78,28 @@ class Jobs:
             if node.about.fingerprint != self._fingerprint:
                 raise FedUnlearnError(
                     f"{name} has another model than the server: its layers, shapes or frozen values differ; "
-                    "build the same model on both sides"
+                    "build the same model on both sides",
+                    code="other-model",
                 )
             if node.about.task != self._task:
                 raise FedUnlearnError(
                     f"{name} learns {_shown(node.about.task)} and the server {_shown(self._task)}: "
-                    "give both the same task"
+                    "give both the same task",
+                    code="client",
                 )
             if unknown := sorted({*known()} - node.about.knows):
                 raise FedUnlearnError(
                     f"{name} does not know {unknown[0]!r}, which methods here may ask for: install the same "
-                    "version of fedunlearn, and of your own methods, on both sides"
+                    "version of fedunlearn, and of your own methods, on both sides",
+                    code="client",
                 )
         for package, here in versions().items():
             found = {node.about.versions.get(package, "unknown") for node in nodes.values()}
             if other := sorted(found - {here}):
-                warnings.warn(
+                warn(
                     f"a node has {package} {other[0]} and the server {here}: "
                     "results depend on who computes them",
+                    "version",
                     stacklevel=4,
                 )
 
@@ -134,7 +138,8 @@ class Weights:
             if not isinstance(value, Tensor):
                 raise FedUnlearnError(
                     f"the model's state has {name!r}, a {type(value).__name__}, which Flower cannot carry: "
-                    "keep tensors only"
+                    "keep tensors only",
+                    code="client",
                 )
         self._module = copy.deepcopy(model)
         self._received = copy.deepcopy(model)
@@ -176,7 +181,9 @@ class Weights:
     def ask(self, node: str, jobs: Mapping[ClientId, Job]) -> tuple[str, RecordDict]:
         ((client, job),) = jobs.items()
         if refused := self.refusal(job):
-            raise FedUnlearnError(f"this method cannot run with clients that have their own code: {refused}")
+            raise FedUnlearnError(
+                f"this method cannot run with clients that have their own code: {refused}", code="unsuitable"
+            )
         model = id(job.params), id(job.buffers)
         if model not in self._said:
             vectors.load(self._module, State(job.params, buffers=job.buffers or {}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from ...core import (
     did_you_mean,
     require_rate,
 )
+from ...core.errors import warn
 from ...core.hashes import fingerprint, module_hash
 from ...signing import ErasureRequest, check_request, use_nonce
 from ...tasks import Classification
@@ -136,10 +136,13 @@ class FlowerFederation:
         online = self._online()
         if client not in online:
             known = did_you_mean(client, online)
-            raise FedUnlearnError(f"nobody is online under the name {client!r}{known}: start its SuperNode")
+            raise FedUnlearnError(
+                f"nobody is online under the name {client!r}{known}: start its SuperNode", code="absent"
+            )
         if not online[client].registered:
             raise FedUnlearnError(
-                f"{client!r} told its name itself, so its key proves nothing: register its SuperNode"
+                f"{client!r} told its name itself, so its key proves nothing: register its SuperNode",
+                code="client",
             )
         return check_request(
             document,
@@ -213,7 +216,7 @@ class FlowerFederation:
                 self._dialect.check({name: node})
                 self._fitting[node.id] = True
             except FedUnlearnError as error:
-                warnings.warn(f"{error}; it is left out", stacklevel=4)
+                warn(f"{error}; it is left out", "absent", stacklevel=4)
                 self._fitting[node.id] = False
         return self._fitting[node.id]
 
@@ -280,7 +283,7 @@ def _roll(
     if absent:
         waited = time.monotonic() - until + patience.absence
         seen = "".join(f"; a node {problem}" for problem in sorted({*nodes.problems.values()})[:1])
-        raise FedUnlearnError(f"after {waited:.0f} s, {absent}: start the SuperNode{seen}")
+        raise FedUnlearnError(f"after {waited:.0f} s, {absent}: start the SuperNode{seen}", code="absent")
     dialect.check(online)
     return online
 

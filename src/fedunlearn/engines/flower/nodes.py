@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from ...core import FedUnlearnError
+from ...core.errors import warn
 from ...signing import key_id
 from .mail import Mail, lost, said
 from .wire import HELLO, Unreadable, text
@@ -115,7 +115,9 @@ class Nodes:
         for name in sorted(twice):
             told = f"two nodes are online under the name {name!r}"
             if strict:
-                raise FedUnlearnError(f"{told}: give each SuperNode a name of its own and register it again")
+                raise FedUnlearnError(
+                    f"{told}: give each SuperNode a name of its own and register it again", code="client"
+                )
             self._leave_out(found.pop(name).id, f"is one of two: {told}")
         return found
 
@@ -148,7 +150,7 @@ class Nodes:
     def _leave_out(self, key: int, problem: str) -> None:
         if self.problems.get(key) != problem:
             self.problems[key] = problem
-            warnings.warn(f"a node {problem}; it is left out", stacklevel=2)
+            warn(f"a node {problem}; it is left out", "absent")
 
     def _registered(self, name: str, public_key: bytes) -> str:
         """The name of a registered node; every node has a key, but only a registered one keeps it."""

@@ -35,12 +35,14 @@ class Recording(Strategy):
         if not isinstance(strategy, FedAvg) or type(strategy).aggregate_train is not FedAvg.aggregate_train:
             raise FedUnlearnError(
                 f"{type(strategy).__name__} does not take the mean of its clients, and history is recorded "
-                "for federated averaging alone: use FedAvg"
+                "for federated averaging alone: use FedAvg",
+                code="history",
             )
         require_kinds(kinds)
         if Path(path).exists():
             raise FedUnlearnError(
-                f"{path} holds the history of another training: choose another file, or remove it"
+                f"{path} holds the history of another training: choose another file, or remove it",
+                code="occupied",
             )
         self._strategy = strategy
         self._module = copy.deepcopy(model)
@@ -65,7 +67,8 @@ class Recording(Strategy):
         if "residuals" in self._kinds and not isinstance(rate, int | float):
             raise FedUnlearnError(
                 "the history 'residuals' needs the learning rate of each round: give start() a train_config "
-                "with 'lr'"
+                "with 'lr'",
+                code="history",
             )
         self._module.load_state_dict({name: tensor(array) for name, array in arrays.items()})
         lr = float(rate) if isinstance(rate, int | float) else 0.0
@@ -82,7 +85,8 @@ class Recording(Strategy):
             if time.monotonic() >= until:
                 raise FedUnlearnError(
                     f"{len(unknown)} of the sampled nodes have no name, so their part cannot be recorded: "
-                    "register the SuperNodes with --name, or call flower.introduce in the ClientApp"
+                    "register the SuperNodes with --name, or call flower.introduce in the ClientApp",
+                    code="client",
                 )
             time.sleep(0.5)
 
@@ -118,5 +122,5 @@ class Recording(Strategy):
             return Reply(moved, counted(all_metrics(message.content), self._strategy.weighted_by_key))
         except Unreadable as problem:
             raise FedUnlearnError(
-                f"{name} {problem.failure.detail}, so its part in the history is unknown"
+                f"{name} {problem.failure.detail}, so its part in the history is unknown", code="client"
             ) from None

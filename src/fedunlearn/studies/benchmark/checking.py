@@ -40,7 +40,9 @@ def check_results(
         (again,) = (each for each in repeated.results if each.name == cell.name)
         _require_same(cell.model_copy(update={"environment": again.environment}), again)
         if stored.methods[cell.method] != repeated.methods[cell.method]:
-            raise FedUnlearnError(f"{path} describes {cell.method} differently from its Python file")
+            raise FedUnlearnError(
+                f"{path} describes {cell.method} differently from its Python file", code="damaged"
+            )
         yield f"{cell.name}: the same rate, model and numbers ({(cell.model_sha256 or '')[:12]})"
 
 
@@ -58,7 +60,8 @@ def _require_same_arithmetic(cell: Cell, stored: Results) -> None:
     if other := [key for key in ARITHMETIC if there.get(key) != here[key]]:
         raise FedUnlearnError(
             f"{cell.name} was made with {_listed(there, other)}, and here it is {_listed(here, other)}: "
-            "check it on a machine of that kind"
+            "check it on a machine of that kind",
+            code="environment",
         )
 
 
@@ -67,7 +70,9 @@ def _require_same(stored: Cell, again: Cell) -> None:
         return
     one, other = (cell.model_dump(mode="json", exclude=UNSTABLE) for cell in (stored, again))
     key = next(key for key in one if repr(one[key]) != repr(other[key]))  # 0.0 is not -0.0
-    raise FedUnlearnError(f"{stored.name} came out differently: {key} is {other[key]}, not {one[key]}")
+    raise FedUnlearnError(
+        f"{stored.name} came out differently: {key} is {other[key]}, not {one[key]}", code="damaged"
+    )
 
 
 def _listed(values: Mapping[str, str], keys: Sequence[str]) -> str:

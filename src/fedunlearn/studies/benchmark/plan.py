@@ -49,7 +49,7 @@ def protocol(only: Sequence[str] = (), submitted: Path | None = None, recorded: 
     for name in only:
         if name not in known:
             raise FedUnlearnError(
-                f"the benchmark has no method or request {name!r}{did_you_mean(name, known)}"
+                f"the benchmark has no method or request {name!r}{did_you_mean(name, known)}", code="unknown"
             )
     wanted = [*only]
     if not {*only} - asked.keys():  # no method is named
@@ -96,7 +96,7 @@ def registered_by(file: Path, recorded: str = "") -> list[str]:
         try:
             phases_of(name, Schedule(), {})
         except FedUnlearnError as error:
-            raise FedUnlearnError(f"{file}: {error}") from None
+            raise FedUnlearnError(f"{file}: {error}", code=error.code) from None
     return added
 
 

@@ -135,10 +135,10 @@ def read_results(path: Path) -> Results:
     try:
         found = Results.model_validate(json.loads(path.read_bytes()))
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from None
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror}", code="file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FedUnlearnError(
-            f"{path} is not JSON ({error}): restore it, or run fedunlearn benchmark again"
+            f"{path} is not JSON ({error}): restore it, or run fedunlearn benchmark again", code="damaged"
         ) from None
     except ValidationError as error:
         raise FedUnlearnError(
@@ -152,7 +152,8 @@ def read_results(path: Path) -> Results:
         )
     if problem := _departure(found):
         raise FedUnlearnError(
-            f"{path} does not have the protocol's {problem}: restore it, or run fedunlearn benchmark again"
+            f"{path} does not have the protocol's {problem}: restore it, or run fedunlearn benchmark again",
+            code="damaged",
         )
     for cell in found.results:
         if problem := _problem(cell, found):

@@ -57,7 +57,9 @@ def printed(table: str | None = None) -> tuple[Printed, ...]:
     if table is None:
         return tuple(row for rows in tables.values() for row in rows)
     if table not in tables:
-        raise FedUnlearnError(f"the paper has no table {table!r}{did_you_mean(table, tables)}")
+        raise FedUnlearnError(
+            f"the paper has no table {table!r}{did_you_mean(table, tables)}", code="unknown"
+        )
     return tables[table]
 
 

@@ -42,7 +42,8 @@ def named(name: str) -> str:
     }
     if name not in known and name not in numbered:
         raise FedUnlearnError(
-            f"the paper has no table or figure {name!r}{did_you_mean(name, [*known, *numbered])}"
+            f"the paper has no table or figure {name!r}{did_you_mean(name, [*known, *numbered])}",
+            code="unknown",
         )
     return name if name in known else numbered[name]
 
@@ -58,7 +59,8 @@ def check_scale(folder: Path, scale: str) -> None:
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise FedUnlearnError(
             f"{others[0]}{more} does not match scale {scale!r} of the current protocol: "
-            "delete the old runs, or choose another folder with --out"
+            "delete the old runs, or choose another folder with --out",
+            code="occupied",
         )
 
 

@@ -115,7 +115,8 @@ def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Resul
         runs.append(summarise(found))
         if run.parent.name != f"seed-{runs[-1].seed}":
             raise FedUnlearnError(
-                f"{run} is a run of seed {runs[-1].seed}: delete it, or move it to seed-{runs[-1].seed}"
+                f"{run} is a run of seed {runs[-1].seed}: delete it, or move it to seed-{runs[-1].seed}",
+                code="occupied",
             )
         # An error if it is missing.
         environments[runs[-1].environment] = read_json(run / "environment.json")
@@ -124,7 +125,8 @@ def gather(folder: Path, columns: Mapping[str, Collection], scale: str) -> Resul
         if not same_settings(settings.setdefault(runs[-1].column, setting), setting):
             raise FedUnlearnError(
                 f"{run} has other settings than the other runs of its column, so they cannot be compared: "
-                "delete the old runs, or choose another folder with --out"
+                "delete the old runs, or choose another folder with --out",
+                code="occupied",
             )
     trials: dict[str, dict[str, dict[str, float | None]]] = {}
     for place in sorted(folder.glob("*/trials/*/*/outcome.json")):
@@ -187,7 +189,9 @@ def _complete_config(run: Path) -> Iterator[None]:
     try:
         yield
     except KeyError as missing:
-        raise FedUnlearnError(f"{run / 'experiment.json'} has no {missing}: {RECOVERY_HINT}") from None
+        raise FedUnlearnError(
+            f"{run / 'experiment.json'} has no {missing}: {RECOVERY_HINT}", code="damaged"
+        ) from None
 
 
 def _finite(value: float | int | str) -> float | None:
@@ -219,7 +223,9 @@ def _json(value: object) -> str:
 def load(path: Path) -> Results:
     """Reads a file written by ``save``."""
     if not path.is_file():
-        raise FedUnlearnError(f"{path} does not exist: name a results.json that `fedunlearn reproduce` wrote")
+        raise FedUnlearnError(
+            f"{path} does not exist: name a results.json that `fedunlearn reproduce` wrote", code="missing"
+        )
     values = read_json(path)
     try:
         if values.pop("format") != FORMAT:
@@ -228,7 +234,8 @@ def load(path: Path) -> Results:
     except (AttributeError, KeyError, TypeError, ValueError):
         raise FedUnlearnError(
             f"{path} is not a results file of fedunlearn, or it is damaged: name a file that "
-            "`fedunlearn reproduce` wrote"
+            "`fedunlearn reproduce` wrote",
+            code="damaged",
         ) from None
 
 

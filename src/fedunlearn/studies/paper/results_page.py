@@ -49,7 +49,7 @@ def renewed(page: str, results: Stored) -> str:
     def make(found: re.Match[str]) -> str:
         part, words = found["part"], found["words"].split()
         if part not in PARTS:
-            raise FedUnlearnError(f"unknown page part {part!r}{did_you_mean(part, PARTS)}")
+            raise FedUnlearnError(f"unknown page part {part!r}{did_you_mean(part, PARTS)}", code="unknown")
         return f"{found['begin']}\n{PARTS[part](results, *words)}\n\n"
 
     return MARKED.sub(make, page)

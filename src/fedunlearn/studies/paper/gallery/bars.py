@@ -29,7 +29,9 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
     }
     kept = [row for row in rows if row in counted]
     if not kept:
-        raise FedUnlearnError("conflicts were not counted in these runs: set count_conflicts = true")
+        raise FedUnlearnError(
+            "conflicts were not counted in these runs: set count_conflicts = true", code="missing"
+        )
     ran = {row for of in shown for row in of.runs}
     uncounted = [shown[0].styles[row].name for row in rows if row in ran - counted]
     with drawing() as pyplot:

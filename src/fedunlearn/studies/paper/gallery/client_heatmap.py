@@ -89,7 +89,8 @@ def _clientwise(results: Results, column: str, rows: Sequence[str]) -> Selection
     if not _clients(shown):
         raise FedUnlearnError(
             f"the runs of column {column!r} have no accuracy of each client: run them again with a "
-            "version of fedunlearn that writes r_acc CLIENT"
+            "version of fedunlearn that writes r_acc CLIENT",
+            code="missing",
         )
     return shown
 

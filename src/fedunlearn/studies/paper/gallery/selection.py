@@ -26,7 +26,9 @@ def select(results: Results, column: str, rows: Sequence[str], *, alone: bool = 
     """The runs that did not fail; ``alone`` keeps only the first seed."""
     columns = {run.column for run in results.runs}
     if column not in columns:
-        raise FedUnlearnError(f"the results have no run of column {column!r}{did_you_mean(column, columns)}")
+        raise FedUnlearnError(
+            f"the results have no run of column {column!r}{did_you_mean(column, columns)}", code="unknown"
+        )
     first = min(run.seed for run in results.runs if run.column == column)
     styles = {row: style(row, {run.row for run in results.runs} | set(rows)) for row in rows}
     runs: dict[str, list[Result]] = {}
@@ -41,7 +43,9 @@ def select(results: Results, column: str, rows: Sequence[str], *, alone: bool = 
             part = f" ({len(found) - len(good)} of {len(found)} seeds)" if good else ""
             absent.setdefault(reason, []).append(styles[row].name + part)
     if not runs:
-        raise FedUnlearnError(f"column {column!r} has no finished run of {', '.join(rows)}: name other rows")
+        raise FedUnlearnError(
+            f"column {column!r} has no finished run of {', '.join(rows)}: name other rows", code="missing"
+        )
     missing = ". ".join(f"{reason}: {', '.join(names)}" for reason, names in absent.items())
     return Selection(column, runs, styles, missing)
 
