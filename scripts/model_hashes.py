@@ -32,7 +32,7 @@ import fedunlearn as fu
 from fedunlearn import Event, FedUnlearnError, method, model
 from fedunlearn.data import load
 from fedunlearn.engines import Sequential
-from fedunlearn.erasure.sealing import Key
+from fedunlearn.erasure.keys import Key
 from fedunlearn.experiment import check, perform
 
 Values = dict[str, Any]

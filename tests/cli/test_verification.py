@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("cryptography")
 from support.certificates import certified, keys
 
-from fedunlearn.attestation import Claim, EndState
+from fedunlearn.erasure.claim import Claim
+from fedunlearn.erasure.vocabulary import EndState
 from fedunlearn.evidence import Verdict
-from fedunlearn.report.certificate import certificate_page
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_an_exact_method_speaks_for_itself_also_in_an_old_certificate(here, tmp_
     assert "This model never saw the data that was to be forgotten: fast-retrain is exact" in " ".join(
         told.split()
     )
-    assert made.predicate.exact in certificate_page(made.document)
+    assert made.predicate.exact in made.page
     for other in (
         certified(tmp_path / "fedosd"),
         certified(tmp_path / "stopped", method="retrain", end_state=EndState.GUARD_STOP),
     ):
         assert not other.predicate.exact
-        assert "This model never saw" not in certificate_page(other.document)
+        assert "This model never saw" not in other.page
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from fedunlearn.cli import erasures
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import Standing, against_retraining, conclusion, erase, purge, receive
 from fedunlearn.erasure.certificate import read_certificate, verify
-from fedunlearn.erasure.sealing import Key
+from fedunlearn.erasure.keys import Key
 from fedunlearn.evidence.verdicts import Influence, Scores, no_verdict
 from fedunlearn.runs import write_tensors
 from fedunlearn.server import Server, read_history
@@ -265,7 +265,7 @@ def test_a_run_without_its_manifest_is_refused(folder):
     desk = opened(folder)
     there = federation()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedunlearn.erasure.answering.conclude", lambda *words: 1 / 0)
+        patch.setattr("fedunlearn.erasure.answer.conclude", lambda *words: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             erase(desk, case.id, there, production(desk), auditor=partial(judge, there, TARGET))
     (manifest,) = desk.place(case.id).glob("run/*/manifest.json")

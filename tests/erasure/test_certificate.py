@@ -12,28 +12,24 @@ from pydantic import BaseModel, ValidationError
 from support import certificates
 from support.certificates import REQUEST, certified, keys, membership
 
-from fedunlearn import FedUnlearnError, attestation
-from fedunlearn.attestation import (
+from fedunlearn import FedUnlearnError
+from fedunlearn.erasure.certificate import issue, read_certificate, verify
+from fedunlearn.erasure.claim import GENERAL_LIMITS, Claim, claim_of
+from fedunlearn.erasure.predicate import (
+    KIND,
     PREDICATE_TYPE,
-    Bucket,
-    Claim,
     Claimed,
-    EndState,
     Entry,
     Evidence,
-    Grade,
-    Measure,
-    NotTested,
+    LedgerHead,
     Predicate,
     Range,
-    Role,
+    Safety,
     bucket,
-    claim_of,
     parsed,
     verdict_of,
 )
-from fedunlearn.attestation.words import Worded
-from fedunlearn.erasure.certificate import issue, read_certificate, verify
+from fedunlearn.erasure.vocabulary import Bucket, EndState, Grade, Measure, NotTested, Role, Worded
 from fedunlearn.evidence import Verdict
 from fedunlearn.signing import Refusal, Refused, key_id, opened, sign
 
@@ -46,7 +42,7 @@ def made(tmp_path_factory):
 
 
 def statement(made):
-    return opened(made.document, attestation.KIND, made.public)
+    return opened(made.document, KIND, made.public)
 
 
 def changed(value, path, new):
@@ -69,7 +65,7 @@ def refusal(made, **options):
 
 def resigned(made, path, new):
     """A document that the controller's own key signed, with one value changed."""
-    return sign(attestation.KIND, changed(statement(made), path, new), made.private)
+    return sign(KIND, changed(statement(made), path, new), made.private)
 
 
 # --- the document
@@ -214,7 +210,7 @@ def test_infinity_and_none_are_no_numbers(made):
     safety = made.predicate.safety.model_dump()
     for value in (float("inf"), float("nan"), -1.0, "1"):
         with pytest.raises(ValidationError):
-            attestation.Safety(**{**safety, "displacement": value})
+            Safety(**{**safety, "displacement": value})
 
 
 def fields(section):
@@ -288,7 +284,7 @@ def test_the_control_is_meant_to_raise_an_alarm():
 def test_every_claim_has_words_and_limits(claim):
     texts = (claim.headline, claim.meaning, *claim.limits)
     assert all(text.isascii() and text.isprintable() and len(text) <= 400 for text in texts)
-    assert len(claim.limits) > len(attestation.GENERAL_LIMITS)
+    assert len(claim.limits) > len(GENERAL_LIMITS)
 
 
 def test_the_words_of_version_1_do_not_change():
@@ -357,7 +353,7 @@ def test_another_kind_of_document_is_refused(made):
 
 
 def test_a_document_that_is_no_certificate_is_refused(made):
-    told = refusal(made, document=sign(attestation.KIND, {"_type": "other"}, made.private))
+    told = refusal(made, document=sign(KIND, {"_type": "other"}, made.private))
     assert "not an erasure certificate" in told
 
 
@@ -387,7 +383,7 @@ def test_a_ledger_without_the_request_is_refused(made, tmp_path):
         certificates.chained([{**event, "request": "another"} for event in certificates.events(12)])
     )
     head = hashlib.sha256(path.read_bytes().splitlines()[-1]).hexdigest()
-    stated = made.predicate.model_copy(update={"ledger": attestation.LedgerHead(head=head, length=12)})
+    stated = made.predicate.model_copy(update={"ledger": LedgerHead(head=head, length=12)})
     told = refusal(made, document=issue(stated, made.private), ledger=path)
     assert f"no entry of the request {REQUEST}" in told
 

@@ -13,21 +13,11 @@ from support.audits import SITES, SIZE, TARGET, before, marked, network, retrain
 from support.closed_form import Quadratics, phases, request
 
 import fedunlearn as fu
-from fedunlearn.attestation import (
-    Claimed,
-    EndState,
-    Entry,
-    Evidence,
-    Grade,
-    GuardEvent,
-    Measure,
-    NotTested,
-    Role,
-    verdict_of,
-)
 from fedunlearn.core import Reason
 from fedunlearn.driver import Guards
-from fedunlearn.erasure.findings import canary_entry, evidence_entries, guard_counts, this_environment
+from fedunlearn.erasure.evidence_entries import canary_entry, evidence_entries, guard_counts, this_environment
+from fedunlearn.erasure.predicate import Claimed, Entry, Evidence, verdict_of
+from fedunlearn.erasure.vocabulary import EndState, Grade, GuardEvent, Measure, NotTested, Role
 from fedunlearn.evidence import Comeback, Relearning, Verdict, canary_finding, exact_bounds
 
 pytestmark = pytest.mark.filterwarnings("ignore:no backdoor")

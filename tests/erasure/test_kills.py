@@ -23,7 +23,7 @@ from support.file_events import watch
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.erasure import purge
-from fedunlearn.erasure.sealing import read_key
+from fedunlearn.erasure.keys import read_key
 from fedunlearn.runs import read_state
 
 EVENTS = [

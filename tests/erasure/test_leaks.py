@@ -22,13 +22,14 @@ from support.leaks import Secrets, scan
 from torch.nn.functional import cross_entropy
 
 import fedunlearn as fu
-from fedunlearn.attestation import Claimed, EndState, Evidence, Grade
 from fedunlearn.core.seeds import generator
 from fedunlearn.core.vectors import load
 from fedunlearn.erasure.certificate import issue
-from fedunlearn.erasure.findings import evidence_entries
-from fedunlearn.report.certificate import write_certificate_page
-from fedunlearn.signing import sign
+from fedunlearn.erasure.certificate_page import certificate_page
+from fedunlearn.erasure.evidence_entries import evidence_entries
+from fedunlearn.erasure.predicate import Claimed, Evidence
+from fedunlearn.erasure.vocabulary import EndState, Grade
+from fedunlearn.signing import key_id, sign
 
 NAME = "clinic-north-3"
 COUNT = 6173
@@ -222,7 +223,8 @@ def test_a_certificate_of_a_real_audit_leaks_nothing(tmp_path, real):
     place = tmp_path / "published"
     place.mkdir()
     (place / "certificate.json").write_text(document)
-    write_certificate_page(document, place / "certificate.html")
+    page = certificate_page(stated, key_id(made.public), document)
+    (place / "certificate.html").write_text(page, encoding="utf-8")
     secrets = Secrets(
         names=SITES,
         arrays={"model before": before().params, "examples": world()[TARGET].train.x},

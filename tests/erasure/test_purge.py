@@ -37,7 +37,7 @@ import fedunlearn.cli.commands  # noqa: F401 - a child need not import it
 from fedunlearn import FedUnlearnError, server
 from fedunlearn.core.vectors import flatten
 from fedunlearn.erasure import erase, purge, receive
-from fedunlearn.erasure.sealing import Key, read_key
+from fedunlearn.erasure.keys import Key, read_key
 from fedunlearn.runs import read_state
 
 WINDOW = 64

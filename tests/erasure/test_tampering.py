@@ -14,8 +14,8 @@ import pytest
 from support.certificates import Certified, canonical, certified, chained, events
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.attestation import KIND
 from fedunlearn.erasure.certificate import issue, read_certificate, verify
+from fedunlearn.erasure.predicate import KIND
 from fedunlearn.signing import key_id, sign
 
 

@@ -21,8 +21,8 @@ from support.desks import (
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Desk, answering, erase, purge, receive
-from fedunlearn.erasure.sealing import destroy
+from fedunlearn.erasure import Desk, erase, purge, receive
+from fedunlearn.erasure.keys import destroy
 
 OTHER = "site-2"
 
@@ -105,7 +105,7 @@ def test_a_certified_request_is_not_purged_before_its_model_is_in_service(desk, 
         raise Gone
 
     with monkeypatch.context() as patch:
-        patch.setattr(answering, "install", crash)
+        patch.setattr("fedunlearn.erasure.answer.install", crash)
         with pytest.raises(Gone):
             answer(desk, document())
     (case,) = desk.cases()

@@ -12,12 +12,15 @@ import torch
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from fedunlearn import attestation as a
 from fedunlearn.core import Reason, Stage, State, Status
+from fedunlearn.erasure import predicate as a
+from fedunlearn.erasure import vocabulary as v
 from fedunlearn.erasure.certificate import file_sha256, issue
-from fedunlearn.erasure.findings import this_environment
+from fedunlearn.erasure.certificate_page import certificate_page
+from fedunlearn.erasure.evidence_entries import this_environment
 from fedunlearn.evidence import Verdict
 from fedunlearn.runs import model_hash, write_state
+from fedunlearn.signing import key_id
 
 RECEIVED = 1_790_000_000
 DAY = 86_400
@@ -34,6 +37,10 @@ class Certified:
     public: bytes
     model: Path
     ledger: Path
+
+    @property
+    def page(self) -> str:
+        return certificate_page(self.predicate, key_id(self.public), self.document)
 
 
 def keys(seed: int) -> tuple[bytes, bytes]:
@@ -90,7 +97,7 @@ def membership(verdict: Verdict | None = Verdict.EQUIVALENT) -> tuple[a.Entry, .
     }[verdict]
     middle = round((low + high) / 2, 3)
 
-    def entry(measure: a.Measure, value: float, found: Verdict, span: a.Range) -> a.Entry:
+    def entry(measure: v.Measure, value: float, found: Verdict, span: a.Range) -> a.Entry:
         return a.Entry(
             measure=measure,
             definition=measure.page,
@@ -100,9 +107,9 @@ def membership(verdict: Verdict | None = Verdict.EQUIVALENT) -> tuple[a.Entry, .
             difference=round(value - 0.493, 3),
             difference_interval=span,
             margin=0.05,
-            n=a.Bucket.THOUSANDS,
+            n=v.Bucket.THOUSANDS,
             verdict=found,
-            computed_by=a.Role.TARGET,
+            computed_by=v.Role.TARGET,
         )
 
     if verdict is None:
@@ -110,32 +117,32 @@ def membership(verdict: Verdict | None = Verdict.EQUIVALENT) -> tuple[a.Entry, .
     control = Verdict.INCONCLUSIVE if verdict is Verdict.NO_SIGNAL else Verdict.UNDER
     before = a.Range(low=0.111, high=0.179, level=0.95)
     return (
-        entry(a.Measure.AUC, 0.493 + middle, verdict, a.Range(low=low, high=high, level=level)),
-        entry(a.Measure.AUC_BEFORE, 0.638, control, before),
+        entry(v.Measure.AUC, 0.493 + middle, verdict, a.Range(low=low, high=high, level=level)),
+        entry(v.Measure.AUC_BEFORE, 0.638, control, before),
     )
 
 
 def more_entries() -> tuple[a.Entry, ...]:
-    def entry(measure: a.Measure, value: float | None, reference: float | None, **more: Any) -> a.Entry:
-        more.setdefault("computed_by", a.Role.TARGET)
+    def entry(measure: v.Measure, value: float | None, reference: float | None, **more: Any) -> a.Entry:
+        more.setdefault("computed_by", v.Role.TARGET)
         return a.Entry(measure=measure, definition=measure.page, value=value, reference=reference, **more)
 
-    few = {"n": a.Bucket.HUNDREDS}
+    few = {"n": v.Bucket.HUNDREDS}
     return (
         entry(
-            a.Measure.AUC_HARDEST,
+            v.Measure.AUC_HARDEST,
             0.512,
             0.497,
             difference=0.015,
             difference_interval=a.Range(low=-0.071, high=0.101, level=0.9),
             **few,
         ),
-        entry(a.Measure.AUC_LOSSES, 0.507, None, interval=a.Range(low=0.484, high=0.53, level=0.9)),
-        entry(a.Measure.TPR_1, 0.011, 0.012, interval=a.Range(low=0.006, high=0.02, level=0.95)),
-        entry(a.Measure.JS_FORGOTTEN, 0.104, 0.098),
-        entry(a.Measure.JS_UNSEEN, 0.1, 0.097),
+        entry(v.Measure.AUC_LOSSES, 0.507, None, interval=a.Range(low=0.484, high=0.53, level=0.9)),
+        entry(v.Measure.TPR_1, 0.011, 0.012, interval=a.Range(low=0.006, high=0.02, level=0.95)),
+        entry(v.Measure.JS_FORGOTTEN, 0.104, 0.098),
+        entry(v.Measure.JS_UNSEEN, 0.1, 0.097),
         entry(
-            a.Measure.PROBE,
+            v.Measure.PROBE,
             0.81,
             0.8,
             interval=a.Range(low=0.78, high=0.84, level=0.95),
@@ -144,13 +151,13 @@ def more_entries() -> tuple[a.Entry, ...]:
             **few,
         ),
         entry(
-            a.Measure.CANARIES, 0.53, 0.5, interval=a.Range(low=0.41, high=0.65, level=0.9), n=a.Bucket.TENS
+            v.Measure.CANARIES, 0.53, 0.5, interval=a.Range(low=0.41, high=0.65, level=0.9), n=v.Bucket.TENS
         ),
-        entry(a.Measure.TOW, 0.962, 0.971, computed_by=a.Role.ALL),
-        entry(a.Measure.RETAINED_MEAN, 0.86, 0.87, difference=-0.01, computed_by=a.Role.RETAINED),
-        entry(a.Measure.RETAINED_WORST, 0.79, 0.82, difference=-0.03, computed_by=a.Role.RETAINED),
-        entry(a.Measure.RELEARN_POSTTRAINING, None, None, computed_by=a.Role.RETAINED),
-        entry(a.Measure.RELEARN_FINETUNING, 6.0, 7.0),
+        entry(v.Measure.TOW, 0.962, 0.971, computed_by=v.Role.ALL),
+        entry(v.Measure.RETAINED_MEAN, 0.86, 0.87, difference=-0.01, computed_by=v.Role.RETAINED),
+        entry(v.Measure.RETAINED_WORST, 0.79, 0.82, difference=-0.03, computed_by=v.Role.RETAINED),
+        entry(v.Measure.RELEARN_POSTTRAINING, None, None, computed_by=v.Role.RETAINED),
+        entry(v.Measure.RELEARN_FINETUNING, 6.0, 7.0),
     )
 
 
@@ -158,33 +165,33 @@ def predicate(
     after: a.ModelAfter,
     ledger: a.LedgerHead,
     *,
-    end_state: a.EndState = a.EndState.CERTIFIED,
+    end_state: v.EndState = v.EndState.CERTIFIED,
     verdict: Verdict | None = Verdict.EQUIVALENT,
-    grade: a.Grade = a.Grade.G1,
+    grade: v.Grade = v.Grade.G1,
     late: bool = False,
     method: str = "fedosd",
 ) -> a.Predicate:
     untested = (
-        a.NotTested.BACKDOOR,
-        a.NotTested.SINGLE_EXAMPLES,
-        a.NotTested.OTHER_ATTACKS,
-        a.NotTested.COPIES,
+        v.NotTested.BACKDOOR,
+        v.NotTested.SINGLE_EXAMPLES,
+        v.NotTested.OTHER_ATTACKS,
+        v.NotTested.COPIES,
     )
     if verdict is None:
-        untested = (a.NotTested.EVERYTHING, *untested)
+        untested = (v.NotTested.EVERYTHING, *untested)
     evidence = a.Evidence(
         grade=grade,
         entries=(*membership(verdict), *more_entries()) if verdict is not None else (),
         not_tested=untested,
     )
     closed = RECEIVED + (40 if late else 3) * DAY
-    whole = end_state is a.EndState.CERTIFIED
+    whole = end_state is v.EndState.CERTIFIED
     return a.Predicate(
         request=a.RequestFacts(
             id=REQUEST,
             pseudonym="5f1c" * 8,
-            scope=a.Scope.CLIENT,
-            legal_basis=a.LegalBasis.GDPR_17_1_B,
+            scope=v.Scope.CLIENT,
+            legal_basis=v.LegalBasis.GDPR_17_1_B,
             received=RECEIVED,
             closed=closed,
             deadline=RECEIVED + 30 * DAY,
@@ -220,7 +227,7 @@ def predicate(
         ),
         safety=a.Safety(
             refused={Reason.NORM: 2, Reason.REPLAY: 1},
-            guard_events={a.GuardEvent.HALVED: 3, a.GuardEvent.SHORTENED: 1, a.GuardEvent.LOST: 1},
+            guard_events={v.GuardEvent.HALVED: 3, v.GuardEvent.SHORTENED: 1, v.GuardEvent.LOST: 1},
             min_sin=0.143,
             max_amplification=6.99,
             max_abs_cos=2.1e-10,
@@ -232,18 +239,18 @@ def predicate(
         claim=a.Claimed.of(end_state, evidence),
         retention=a.Retention(
             to_delete=(
-                a.Deletion(what=a.Artefact.ORIGINAL_MODEL, by=closed + 7 * DAY),
-                a.Deletion(what=a.Artefact.CHECKPOINTS, by=closed + 7 * DAY),
-                a.Deletion(what=a.Artefact.KEY, by=closed + 7 * DAY),
+                a.Deletion(what=v.Artefact.ORIGINAL_MODEL, by=closed + 7 * DAY),
+                a.Deletion(what=v.Artefact.CHECKPOINTS, by=closed + 7 * DAY),
+                a.Deletion(what=v.Artefact.KEY, by=closed + 7 * DAY),
             ),
             key_id="c4" * 32,
             kept=(
-                a.Kept(what=a.Artefact.MODEL_AFTER, why=a.Purpose.SERVICE),
-                a.Kept(what=a.Artefact.LEDGER, why=a.Purpose.ACCOUNTABILITY),
-                a.Kept(what=a.Artefact.CERTIFICATE, why=a.Purpose.ACCOUNTABILITY),
-                a.Kept(what=a.Artefact.NONCE, why=a.Purpose.REPLAY),
+                a.Kept(what=v.Artefact.MODEL_AFTER, why=v.Purpose.SERVICE),
+                a.Kept(what=v.Artefact.LEDGER, why=v.Purpose.ACCOUNTABILITY),
+                a.Kept(what=v.Artefact.CERTIFICATE, why=v.Purpose.ACCOUNTABILITY),
+                a.Kept(what=v.Artefact.NONCE, why=v.Purpose.REPLAY),
             ),
-            backups=a.Backups.EXPIRE,
+            backups=v.Backups.EXPIRE,
             backups_until=closed + 90 * DAY,
         ),
         environment=this_environment(),

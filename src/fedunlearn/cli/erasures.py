@@ -252,7 +252,7 @@ def _text(path: Path) -> str:
 
 def _standing(case: Case) -> str:
     """The state with claim and reason, what the retained clients lost, or that the client has withdrawn."""
-    from ..erasure.certifying import NOTICEABLE
+    from ..erasure.certification import NOTICEABLE
 
     if case.withdrawn:
         return f"{case.standing} (withdrawn)"
@@ -293,7 +293,7 @@ def _print_case(opened: Desk, case: Case, before: tuple[Entry, ...]) -> None:
     out.print(f"state        {case.standing}{' (withdrawn)' if case.withdrawn else ''}", soft_wrap=True)
     end = next((e for e in reversed(case.entries) if "claim" in e.fields), None)
     if end is not None:
-        from ..attestation import Claim
+        from ..erasure.claim import Claim
 
         claim = Claim[end.fields["claim"]]
         out.print(f"claim        {claim}", soft_wrap=True)

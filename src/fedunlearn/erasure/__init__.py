@@ -4,10 +4,10 @@ A desk is a folder with a ``desk.toml``. ``receive`` authenticates a signed requ
 what answering it takes, ``erase`` answers it on a connected federation, and ``purge`` deletes what it needed.
 """
 
-from ..attestation import Claim
 from .admission import plan_erasure
-from .answering import erase
+from .answer import erase
 from .certificate import Verified, verify
+from .claim import Claim
 from .desk import Case, Desk, Standing, open_desk
 from .plan import Plan, make_plan
 from .reception import examine, receive

@@ -19,7 +19,7 @@ from ..runs.files import explained, tensor_bytes
 from ..runs.states import state_bytes
 from ..server import fresh_model, read_history
 from ..signing import stated_model
-from .certifying import NOTICEABLE, RETRAINED, check_words
+from .certification import NOTICEABLE, RETRAINED, check_words
 from .desk import Case, Desk
 from .plan import Plan, make_plan
 from .settings import SETTINGS

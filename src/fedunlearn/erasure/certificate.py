@@ -6,21 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..attestation import (
-    KIND,
-    PREDICATE_TYPE,
-    STATEMENT_TYPE,
-    Claim,
-    Claimed,
-    EndState,
-    Grade,
-    Predicate,
-    claim_of,
-    parsed,
-)
 from ..core import FedUnlearnError
 from ..signing import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
+from .claim import Claim, claim_of
 from .ledger import head_at, read
+from .predicate import KIND, PREDICATE_TYPE, STATEMENT_TYPE, Claimed, Predicate, parsed
+from .vocabulary import EndState, Grade
 
 __all__ = [
     "Claim",

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 import warnings
 from typing import Any
 
-from ..attestation import Measure, verdict_of
 from ..auditing import Evidence, audit
-from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status, vectors
+from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status
 from ..core.hashes import model_hash
 from ..driver.guards import starting, worse
 from ..evidence import Verdict
-from .certifying import certify, utility
+from .certification import certify, utility
 from .desk import Standing
-from .findings import evidence_entries
+from .evidence_entries import evidence_entries
+from .predicate import Evidence as Tested
+from .predicate import verdict_of
+from .vocabulary import Grade, Measure
 from .work import Auditor, Work
 
 MEASURES = (
@@ -50,21 +51,12 @@ def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | Non
         if accuracies := utility(outcome):
             measured["measures"]["r_acc_before"] = accuracies[0]
         work.tell("verified", **measured, guards=dict(outcome.guards or {}), verdict=verdict)
-    module = copy.deepcopy(work.model)
-    vectors.load(module, outcome.state)
-    reason = _reason(outcome, evidence, work.desk.policy.floor)
+    entries, untested = evidence_entries(evidence, work.client)
+    grade = Grade.G3 if evidence is None else Grade.G1
+    tested = Tested(grade=grade, entries=entries, not_tested=untested)
+    reason = _reason(outcome, tested, work.desk.policy.floor)
     end = Standing.CERTIFIED if not reason else ENDS.get(outcome.status, Standing.ESCALATED)
-    document, predicate = certify(
-        work.desk,
-        work.case,
-        outcome=outcome,
-        evidence=evidence,
-        end=end,
-        model=module,
-        method=work.method,
-        client=work.client,
-        engine=work.engine,
-    )
+    document, predicate = certify(work, end, outcome, tested)
     digest = hashlib.sha256(document.encode()).hexdigest()
     after, claim = predicate.model_after, str(predicate.claim.claim)
     more = {"file": after.file_sha256} if end is Standing.CERTIFIED else {"reason": reason}
@@ -103,17 +95,16 @@ def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) 
         return None
 
 
-def _reason(outcome: Outcome, evidence: Evidence | None, floor: float) -> str:
+def _reason(outcome: Outcome, tested: Tested, floor: float) -> str:
     """Why the model cannot be certified, as a code; empty if it can."""
     if outcome.status.failed:
         return str(outcome.status)
     if _unforgotten(outcome):
         return "not-forgotten"
-    entries = evidence_entries(evidence)[0]
-    if verdict_of(entries) is Verdict.UNDER:
+    if verdict_of(tested.entries) is Verdict.UNDER:
         return "under-forgotten"
     _, harmed = worse(Guarded(started=starting(outcome.metrics[0])), outcome.metrics[-1], floor)
-    means = [entry.difference or 0 for entry in entries if entry.measure is Measure.RETAINED_MEAN]
+    means = [entry.difference or 0 for entry in tested.entries if entry.measure is Measure.RETAINED_MEAN]
     return "harmed" if harmed or min(means, default=0) < -floor - 1e-9 else ""
 
 

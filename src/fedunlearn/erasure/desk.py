@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..core import ClientId, FedUnlearnError, did_you_mean
 from ..runs import fingerprint, json_bytes, read_json, write
+from .keys import Key, key_in, read_key
 from .ledger import Entry, Ledger
-from .sealing import Key, key_in, read_key
 from .settings import Policy, read_policy
 
 DAY = 24 * 3600

@@ -9,7 +9,7 @@ from ..runs import locked, write
 from ..runs.files import explained, remove_partial
 from ..signing import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
 from .desk import DAY, NONCES, Case, Desk, Standing
-from .sealing import destroy, key_in
+from .keys import destroy, key_in
 
 
 def identify(document: str) -> str:

@@ -11,9 +11,9 @@ from ..runs import locked, write
 from ..runs.files import explained
 from ..signing import sign
 from .certificate import RECEIPT
-from .certifying import CERTIFICATE, MODEL, PAGE
+from .certification import CERTIFICATE, MODEL, PAGE
 from .desk import DAY, Case, Desk, Standing
-from .sealing import destroy
+from .keys import destroy
 
 KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
 """What stays in the folder of a request; everything else is deleted."""

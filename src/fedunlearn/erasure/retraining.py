@@ -15,7 +15,7 @@ from ..core import Federation, Listener, State, require, vectors
 from ..core.seeds import derive
 from ..server import forget
 from ..signing import stated_client
-from .certifying import RETRAINED
+from .certification import RETRAINED
 from .desk import Desk
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from ..attestation import LegalBasis
 from ..config.options import check_options
 from ..config.problems import first_problem
 from ..config.tables import Count, GuardsPlan, Natural, ParticipationPlan, Place, Rate, Table, Training
@@ -16,6 +15,7 @@ from ..core import FedUnlearnError
 from ..core.registry import method as methods
 from ..methods import Schedule
 from .plan_checks import about
+from .vocabulary import LegalBasis
 
 SETTINGS = "desk.toml"
 

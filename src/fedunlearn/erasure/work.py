@@ -12,7 +12,7 @@ from torch import nn
 from ..auditing import Evidence
 from ..core import ClientId, Federation, State
 from .desk import Case, Desk
-from .sealing import Key
+from .keys import Key
 
 Auditor = Callable[[State, State], Evidence]
 """Compares the model after the request with the one before it."""

@@ -9,22 +9,22 @@ from typing import Any
 from ...core import FedUnlearnError
 
 
-def rendered(template: str, page: Mapping[str, Any]) -> str:
-    """A page as HTML; the template escapes everything that comes from files."""
+def rendered(template: str, page: Mapping[str, Any], package: str = "fedunlearn.report.html") -> str:
+    """Return a page as HTML from a template of a package, which escapes everything that comes from files."""
     try:
         import jinja2 as _needed  # noqa: F401
     except ImportError:
         raise FedUnlearnError("pages need jinja2: pip install 'fedunlearn[report]'") from None
-    return str(_environment().get_template(template).render(page))
+    return str(_environment(package).get_template(template).render(page))
 
 
 @cache
-def _environment() -> Any:
-    """Keeps the templates that it has compiled."""
+def _environment(package: str) -> Any:
+    """Keep the templates of a package that are compiled."""
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("fedunlearn.report.html"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

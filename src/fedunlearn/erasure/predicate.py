@@ -1,7 +1,7 @@
 """The predicate of an erasure certificate: an in-toto Statement v1 about the model after unlearning.
 
-Nothing personal fits in: texts are codes of ``words.py`` or short names of software, numbers of a client's
-examples are buckets, and no list is longer than 64. Times are seconds since 1970.
+Nothing personal fits in: texts are codes of ``vocabulary.py`` or short names of software, numbers of a
+client's examples are buckets, and no list is longer than 64. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ..core import FedUnlearnError, Reason, Stage, Status
 from ..evidence import Verdict
 from ..evidence.measures import exact_sentence
-from .words import (
+from .claim import Claim, claim_of
+from .vocabulary import (
     Artefact,
     Backups,
     Bucket,
-    Claim,
     EndState,
     Grade,
     GuardEvent,
@@ -373,30 +373,6 @@ class Statement(Section):
         if (subject.digest.sha256, subject.annotations.model_sha256) != (after.file_sha256, after.sha256):
             raise ValueError("the subject is not the model after of the predicate")
         return self
-
-
-def claim_of(end_state: EndState, verdict: Verdict | None, grade: Grade = Grade.G1) -> Claim:
-    """The one claim that an end state, a verdict and a grade support.
-
-    A pass needs a run to its end, and a client that evaluated until then.
-    """
-    match end_state:
-        case EndState.ESCALATED if verdict is Verdict.UNDER:
-            return Claim.UNDER_FORGOTTEN
-        case EndState.ESCALATED | EndState.NO_DIRECTION:
-            return Claim.ESCALATED
-        case EndState.PARTIAL | EndState.GUARD_STOP:
-            return Claim.PARTIAL
-    match verdict:
-        case None:
-            return Claim.PROCESS_ONLY
-        case Verdict.UNDER:
-            return Claim.UNDER_FORGOTTEN
-        case Verdict.OVER:
-            return Claim.OVER_FORGOTTEN
-        case Verdict.EQUIVALENT if grade is Grade.G1:
-            return Claim.BEHAVIOURALLY_EQUIVALENT
-    return Claim.INCONCLUSIVE
 
 
 def verdict_of(entries: Iterable[Entry]) -> Verdict | None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from ..attestation import (
-    Artefact,
-    Backups,
+from ..core import FedUnlearnError, Outcome, Phase, Status, vectors
+from ..core.hashes import model_hash
+from ..core.registry import method as methods
+from ..runs import write
+from ..runs.files import tensor_bytes
+from ..signing import key_id, public_part
+from .certificate import issue
+from .certificate_page import certificate_page
+from .desk import DAY, Desk, Standing
+from .evidence_entries import COARSE, guard_counts, this_environment
+from .ledger import Entry
+from .predicate import (
+    CODE,
     Claimed,
     Deletion,
-    EndState,
-    Grade,
-    GuardEvent,
+    Evidence,
     Kept,
     LedgerHead,
     ModelAfter,
@@ -26,26 +33,13 @@ from ..attestation import (
     Participants,
     Predicate,
     Procedure,
-    Purpose,
     RequestFacts,
     Retention,
     Safety,
-    Scope,
     StageFacts,
 )
-from ..attestation import Evidence as Tested
-from ..attestation.predicate import CODE
-from ..auditing import Evidence
-from ..core import ClientId, FedUnlearnError, Outcome, Phase, Status
-from ..core.hashes import model_hash
-from ..core.registry import method as methods
-from ..report.certificate import write_certificate_page
-from ..runs import write
-from ..runs.files import tensor_bytes
-from .certificate import issue
-from .desk import DAY, Case, Desk, Standing
-from .findings import COARSE, evidence_entries, guard_counts, this_environment
-from .ledger import Entry
+from .vocabulary import Artefact, Backups, EndState, GuardEvent, Purpose, Scope
+from .work import Work
 
 CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
@@ -71,29 +65,18 @@ KEPT_IF_CERTIFIED = (
 )
 
 
-def certify(
-    desk: Desk,
-    case: Case,
-    *,
-    end: Standing,
-    outcome: Outcome,
-    evidence: Evidence | None,
-    model: nn.Module,
-    method: str,
-    client: ClientId,
-    engine: str,
-) -> tuple[str, Predicate]:
-    """Signs the certificate of a request and writes it, with the model where that may be used.
+def certify(work: Work, end: Standing, outcome: Outcome, evidence: Evidence) -> tuple[str, Predicate]:
+    """Sign the certificate of a request and write it, with the model if that may be used.
 
-    Returns the document and what it says.
+    Return the document and its predicate.
     """
-    place, policy = desk.place(case.id), desk.policy
-    content = tensor_bytes(model.state_dict())
+    desk, case, place, policy = work.desk, work.case, work.place, work.desk.policy
+    module = copy.deepcopy(work.model)
+    vectors.load(module, outcome.state)
+    content = tensor_bytes(module.state_dict())
     received, admitted, last = case.received, case.last("admitted"), case.last("received")
     assert received and admitted and last and case.deadline is not None
     closed = int(desk.clock())
-    entries, untested = evidence_entries(evidence, client)
-    tested = Tested(grade=Grade.G3 if evidence is None else Grade.G1, entries=entries, not_tested=untested)
     head, length = desk.ledger.head
     delete_by = closed + policy.keep_days * DAY
     predicate = Predicate(
@@ -115,24 +98,24 @@ def certify(
             buffers=len(outcome.state.buffers),
         ),
         procedure=Procedure(
-            method=method,
+            method=work.method,
             options={
                 name: value
                 for name, value in policy.options.items()
                 if isinstance(value, bool | int | float | str)
             },
             mode="guarded" if policy.guards.enabled else "faithful",
-            stages=tuple(_stages(methods[method](policy.stages, **policy.options), outcome)),
+            stages=tuple(_stages(methods[work.method](policy.stages, **policy.options), outcome)),
             seed=policy.seed,
-            engine=engine,
+            engine=work.engine,
             clients=admitted.fields["retained"],
         ),
         safety=_safety(outcome),
-        evidence=tested,
-        claim=Claimed.of(EndState[end.name], tested),
+        evidence=evidence,
+        claim=Claimed.of(EndState[end.name], evidence),
         retention=Retention(
             to_delete=tuple(_deletions(place, admitted, delete_by)) if end is Standing.CERTIFIED else (),
-            key_id=desk.key(case.id).id,
+            key_id=work.key.id,
             kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is Standing.CERTIFIED else KEPT,
             backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
             backups_until=closed + policy.backup_days * DAY if policy.backup_days else None,
@@ -145,7 +128,8 @@ def certify(
     if end is Standing.CERTIFIED:
         write(place / MODEL, content, private=True)
     write(place / CERTIFICATE, document.encode())
-    write_certificate_page(document, place / PAGE)
+    signer = key_id(public_part(desk.controller_key))
+    write(place / PAGE, certificate_page(predicate, signer, document).encode())
     return document, predicate
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import torch
 
-from ..attestation import Entry, Environment, GuardEvent, Measure, NotTested, Range, Role, bucket
-from ..attestation.words import ALWAYS_UNTESTED
 from ..auditing import Evidence, TargetEvidence
 from ..core import ClientId, FedUnlearnError, Reason
 from ..core.registry import did_you_mean
 from ..evidence import CanaryFinding, Comeback, Finding, Interval, Rate, TailRate, Verdict
 from ..runs import environment
+from .predicate import Entry, Environment, Range, bucket
+from .vocabulary import ALWAYS_UNTESTED, GuardEvent, Measure, NotTested, Role
 
 FINE, COARSE = 3, 2
 """Decimals. Those of shares are fewer: the interval of a share tells how many examples there are."""

@@ -25,7 +25,7 @@ from ..runs import locked, read_tensors
 from ..server import ForgettingFailed, forget, read_history, remove_rows
 from ..signing import stated_client
 from .admission import admit, check, original, recorded, require_ready
-from .certifying import MODEL, install
+from .certification import MODEL, install
 from .conclusion import conclude, found, target_missing
 from .desk import Case, Desk, Standing
 from .work import RUN, Auditor, Work

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from ..attestation import (
-    KIND,
-    Artefact,
-    Backups,
-    Bucket,
-    Claim,
-    EndState,
-    Entry,
-    LegalBasis,
-    Measure,
-    Predicate,
-    Range,
-    Retention,
-    StageFacts,
-    parsed,
-)
-from ..core import FedUnlearnError, Reason, Stage, Status
+from ..core import Reason, Stage, Status
 from ..evidence import Verdict
-from ..runs import write
-from .html.filling import rendered
+from ..report.html.filling import rendered
+from .claim import Claim
+from .predicate import Entry, Predicate, Range, Retention, StageFacts
+from .vocabulary import Artefact, Backups, Bucket, EndState, LegalBasis, Measure
 
 DAY = 24 * 3600
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -117,30 +101,9 @@ COMMAND = (
 )
 
 
-def write_certificate_page(document: str, path: Path) -> Path:
-    """Writes one self-contained HTML file about a certificate; it does not verify the signature."""
-    write(path, certificate_page(document).encode())
-    return path
-
-
-def certificate_page(document: str) -> str:
-    """The page as HTML."""
-    predicate, signer = _opened(document)
-    return rendered("certificate.html", _page(predicate, signer, document))
-
-
-def _opened(document: str) -> tuple[Predicate, str]:
-    """What a document says and which key it names as its signer; nothing is verified."""
-    try:
-        envelope = json.loads(document)
-        if envelope["payloadType"] != KIND:
-            raise ValueError
-        payload = json.loads(base64.b64decode(envelope["payload"], validate=True))
-        [signature] = envelope["signatures"]
-        signer = str(signature["keyid"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise FedUnlearnError("the document is not an erasure certificate: pass it on unchanged") from None
-    return parsed(payload).predicate, signer
+def certificate_page(predicate: Predicate, signer: str, document: str) -> str:
+    """Return one self-contained HTML file about a certificate, with the ID of the key that signed it."""
+    return rendered("certificate.html", _page(predicate, signer, document), "fedunlearn.erasure")
 
 
 def _page(predicate: Predicate, signer: str, document: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The vocabulary of an erasure certificate: codes, and what each means in plain words.
+"""The vocabulary of an erasure certificate: codes, and the meaning of each in plain words.
 
-Every text of a certificate that is not a number, a digest or a name of software is one of these codes. The
-words belong to version 1 of the predicate: certificates contain those of their claim, so a change of them
-makes a new version.
+Every text of a certificate that is not a number, a digest, a name of software or the wording of its claim is
+one of these codes.
 """
 
 from __future__ import annotations
@@ -20,89 +19,6 @@ class Worded(StrEnum):
         member._value_ = value
         member.words = words
         return member
-
-
-GENERAL_LIMITS = (
-    "The evidence is made of numbers that the clients and the server computed. It is no proof to somebody "
-    "who does not trust them.",
-    "Copies of the earlier model outside the controller's systems, and models derived from it, are not "
-    "covered.",
-    "The certificate does not make the model anonymous in the sense of data protection law.",
-)
-"""What no claim says."""
-
-
-class Claim(StrEnum):
-    """What a certificate claims: exactly one of these."""
-
-    headline: str
-    meaning: str
-    limits: tuple[str, ...]
-    """What the claim does not say."""
-
-    def __new__(cls, value: str, headline: str, meaning: str, *limits: str) -> Claim:
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.headline, member.meaning = headline, meaning
-        member.limits = (*limits, *GENERAL_LIMITS)
-        return member
-
-    PROCESS_ONLY = (
-        "PROCESS_ONLY",
-        "Unlearning was carried out; its effect was not tested",
-        "The procedure ran to its end on the model before and gave the model after. Nobody compared the "
-        "result with a model that was retrained without the data.",
-        "It does not say what the model still knows about the data. Only where a method trains a new model "
-        "without the data is the procedure itself enough.",
-    )
-    BEHAVIOURALLY_EQUIVALENT = (
-        "BEHAVIOURALLY_EQUIVALENT",
-        "On the tested data, the model behaves as if retrained without it",
-        "The procedure ran to its end. On the tested examples, the losses of the model give away no more and "
-        "no less than those of a retrained model, within the stated margin; the same test finds the data "
-        "in the model before.",
-        "The test is about averages: single examples may still be remembered.",
-        "The test uses losses: another attack may see more.",
-        "It is about this model and the retrained models of this audit, not about the method in general.",
-    )
-    OVER_FORGOTTEN = (
-        "OVER_FORGOTTEN",
-        "The model is worse on the data than a retrained model",
-        "The procedure ran to its end. A test found that the model treats the data as unusually foreign: its "
-        "losses on the data are higher than those of a retrained model.",
-        "It does not say that the data are forgotten particularly well: an unusual loss gives them away.",
-        "The test is wrong in about 1 of 20 cases in which the model is like a retrained one.",
-    )
-    UNDER_FORGOTTEN = (
-        "UNDER_FORGOTTEN",
-        "The model still knows more about the data than a retrained model",
-        "The procedure ran to its end. A test found that the model knows more about the data than a model "
-        "that was retrained without it.",
-        "It does not say that nothing was forgotten.",
-        "The test is wrong in about 1 of 20 cases in which the model is like a retrained one.",
-    )
-    INCONCLUSIVE = (
-        "INCONCLUSIVE",
-        "Unlearning was carried out; the tests could not tell its effect",
-        "The procedure ran to its end and was tested. There were too few examples, too much chance, or the "
-        "test did not find the data in the model before either. This is not a pass.",
-        "It does not say that there is no difference to a retrained model.",
-    )
-    PARTIAL = (
-        "PARTIAL",
-        "Unlearning stopped before its end",
-        "The procedure began and stopped early: a participant left, or a guard stopped it to protect the "
-        "retained clients. The model after is the last one that was accepted.",
-        "It does not say that the data are forgotten, whatever the tests show.",
-    )
-    ESCALATED = (
-        "ESCALATED",
-        "Unlearning did not succeed; the request was passed to a person",
-        "The procedure found no step that forgets the data and spares the retained clients, or the "
-        "controller took the request out of it. Another way must be found, such as retraining without "
-        "the data.",
-        "It does not say that the data are forgotten, whatever the tests show.",
-    )
 
 
 class EndState(Worded):
