@@ -1,25 +1,26 @@
 """Stores the audits of ``experiments/evidence.toml``, and writes the tables of the page that shows them.
 
-Run ``python scripts/store_evidence.py runs/evidence``. It replaces ``docs/results/evidence.json``, and in
-``docs/evidence/results.md`` the text between ``<!-- begin PART KIND -->`` and ``<!-- end -->``. Without a
-folder, it only writes the page. The text around the markers is written by hand.
+Run ``python scripts/store_evidence.py runs/evidence``. It replaces ``docs/results/evidence.json`` and its
+CSV, and the text between ``<!-- begin PART KIND -->`` and ``<!-- end -->`` in ``docs/results.md``. Without a
+folder, it only writes CSV and page. The text around the markers is written by hand.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedunlearn.core import FedUnlearnError, did_you_mean
+from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.report import RunEvidence, markdown, read_evidence, read_run
-from fedunlearn.report.audits import REFERENCES, harmed, rounds_text
-from fedunlearn.report.evidence import ATTACKS, Relearned
+from fedunlearn.report.audits import REFERENCES, harmed
 from fedunlearn.report.summary import summarise
 from fedunlearn.runs import read_json, write
 from fedunlearn.studies.paper.results_page import MARKED
@@ -27,7 +28,8 @@ from fedunlearn.studies.paper.results_page import MARKED
 ROOT = Path(__file__).parent.parent
 EXPERIMENT = ROOT / "experiments/evidence.toml"
 STORED = ROOT / "docs/results/evidence.json"
-PAGE = ROOT / "docs/evidence/results.md"
+TABLE = STORED.with_suffix(".csv")
+PAGE = ROOT / "docs/results.md"
 NOTHING = "No results are stored yet."
 
 Audit = Mapping[str, Any]
@@ -143,15 +145,32 @@ def stored(path: Path = STORED) -> list[Audit]:
 
 
 def renewed(page: str, audits: Sequence[Audit]) -> str:
-    """The page with the text between its markers updated."""
+    """The page with the text between the markers of ``PARTS`` updated; other scripts fill the others."""
 
     def make(found: Any) -> str:
         part, words = found["part"], found["words"].split()
-        if part not in PARTS:
-            raise FedUnlearnError(f"unknown page part {part!r}{did_you_mean(part, PARTS)}")
-        return f"{found['begin']}\n{PARTS[part](audits, *words)}\n\n"
+        return f"{found['begin']}\n{PARTS[part](audits, *words)}\n\n" if part in PARTS else found[0]
 
     return MARKED.sub(make, page)
+
+
+def as_csv(audits: Sequence[Audit]) -> str:
+    """One line for each audit; the name of a nested number is its path."""
+    flat = [dict(_flat(each)) for each in audits]
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for each in flat for name in each))
+    lines = csv.DictWriter(text, columns, lineterminator="\n")
+    lines.writeheader()
+    lines.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flat(each, f"{path}.{key}" if path else key)
+    else:
+        yield path, " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 Cell = Callable[[Sequence[Audit]], str]
@@ -220,26 +239,9 @@ def _tails(audits: Sequence[Audit]) -> str:
     return f"{_number('tail_difference', signed)(tested)} {alarms}/{len(tested)}" if tested else "–"
 
 
-def _target(audits: Sequence[Audit]) -> str:
-    """Accuracy on the target's unseen data, and its difference to retraining."""
-    found = [each["target"]["accuracy"] for each in audits if "accuracy" in each.get("target", {})]
-    if not found:
-        return "–"
-    value = percent(fmean(each["model"] for each in found))
-    return f"{value} ({points(fmean(each['model'] - each['retrained'] for each in found))})"
-
-
 def _harmed(audits: Sequence[Audit]) -> str:
     known = [len(each["harmed"]) for each in audits if "harmed" in each]
     return f"{fmean(known):.1f}" if known else "–"
-
-
-def _of_model(key: str, model: str, text: Callable[[float], str]) -> Cell:
-    return lambda audits: _mean([each.get(key, {}).get(model) for each in audits], text)
-
-
-def _tpr(audits: Sequence[Audit]) -> str:
-    return _mean([each.get("tpr", {}).get("1 %", {}).get("model") for each in audits], percent)
 
 
 def _gap(key: str, text: Callable[[float], str]) -> Cell:
@@ -253,29 +255,13 @@ def _gap(key: str, text: Callable[[float], str]) -> Cell:
     return cell
 
 
-def _relearn(attack: str) -> Cell:
-    """Median rounds of the model / of retraining; > where it did not return in time."""
-
-    def cell(audits: Sequence[Audit]) -> str:
-        found = [each["relearning"][attack] for each in audits if attack in each.get("relearning", {})]
-        rounds = [Relearned(**each) for each in found]
-        return " / ".join(rounds_text(rounds, model) for model in ("model", "retrained")) if found else "–"
-
-    return cell
-
-
 PARTS: dict[str, Callable[..., str]] = {
     "verdicts": _table({"": _verdicts}),
     "tails": _table({"": _tails}),
-    "target": _table({"": _target}),
     "clients": _table(
         {"R-Acc": _number("r_acc", percent), "worst": _number("worst", percent), "harmed": _harmed}
     ),
-    "distance": _table({"JS": _of_model("js", "model", "{:.3f}".format), "TPR": _tpr}),
-    "probe": _table({"probe": _gap("probe", points), "ToW": _of_model("tow", "model", "{:.3f}".format)}),
-    "relearning": _table({attack: _relearn(attack) for attack in ATTACKS}),
     "backdoor": _table({"training": _gap("asr", points), "unseen": _gap("asr_unseen", points)}),
-    "costs": _table({"": _number("rounds", "{:.0f}".format)}),
 }
 """The parts of the page by the word in their marker, with the kind of targets behind it."""
 
@@ -283,6 +269,7 @@ PARTS: dict[str, Callable[..., str]] = {
 def main(folders: Sequence[str]) -> None:
     for folder in folders:
         print(store(Path(folder)))
+    write(TABLE, as_csv(stored()).encode())
     write(PAGE, renewed(PAGE.read_text(encoding="utf-8"), stored()).encode())
 
 

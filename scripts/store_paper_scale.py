@@ -1,7 +1,7 @@
 """Stores the audited runs of ``experiments/paper-scale.toml``, and writes the table of their page.
 
 Run ``python scripts/store_paper_scale.py runs/paper-scale``. It adds what the folder has to
-``docs/results/paper-scale.json``, and replaces the text between the markers in ``docs/paper-scale.md``.
+``docs/results/paper-scale.json``, and replaces the table ``audited`` in ``docs/results.md``.
 Without a folder, it only writes the page. The text around the markers is written by hand.
 """
 
@@ -27,7 +27,8 @@ from fedunlearn.studies.paper.results_page import MARKED
 ROOT = Path(__file__).parent.parent
 EXPERIMENT = ROOT / "experiments/paper-scale.toml"
 STORED = ROOT / "docs/results/paper-scale.json"
-PAGE = ROOT / "docs/paper-scale.md"
+PAGE = ROOT / "docs/results.md"
+PART = "audited"
 SCORES = ("asr", "r_acc", "r_acc_worst")
 
 Stored = Mapping[str, Any]
@@ -108,8 +109,12 @@ def stored(path: Path = STORED) -> list[Stored]:
 
 
 def renewed(page: str, runs: Sequence[Stored]) -> str:
-    """The page with the table between its markers updated."""
-    return MARKED.sub(lambda found: f"{found['begin']}\n{_table(runs)}\n\n", page)
+    """The page with the table between its markers updated; other scripts fill the other markers."""
+
+    def make(found: Any) -> str:
+        return f"{found['begin']}\n{_table(runs)}\n\n" if found["part"] == PART else found[0]
+
+    return MARKED.sub(make, page)
 
 
 def _table(runs: Sequence[Stored]) -> str:

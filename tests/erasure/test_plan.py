@@ -230,7 +230,7 @@ def test_a_method_is_chosen_by_what_is_known_of_the_target():
     assert recommend(recorded=request().history.kinds).method == "knot"
     assert recommend(recorded={"slice"}).method == "sisa"
     for facts in ({}, {"gone": True}, {"poisoned": True, "trusted": False}, backdoor):
-        assert "docs/evidence/results.md" in recommend(**facts).reason
+        assert "docs/results.md" in recommend(**facts).reason
     plan = make_plan(Quadratics(), request(history=History()), None, SCHEDULE, gone=True)
     assert plan.method == "fast-retrain"
     assert "asks nothing of it" in plan.why
@@ -248,7 +248,7 @@ def test_a_new_model_with_far_fewer_rounds_than_the_present_one_is_a_caution(nam
 
 
 def test_what_did_badly_with_clean_targets_is_a_caution():
-    said = "of clean targets, fedosd left too much in our audits (docs/evidence/results.md)"
+    said = "of clean targets, fedosd left too much in our audits (docs/results.md)"
     assert said in planned("fedosd").cautions
     assert said not in planned("fedosd", poisoned=True).cautions
     assert any("is a control" in each for each in planned("finetune").cautions)

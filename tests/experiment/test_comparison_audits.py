@@ -266,9 +266,9 @@ def test_damaged_evidence_is_refused_in_one_sentence(copied, text):
 def test_the_committed_page_is_what_the_stored_evidence_says():
     page = SCRIPT["PAGE"].read_text(encoding="utf-8")
     assert SCRIPT["renewed"](page, SCRIPT["stored"]()) == page, (
-        "docs/evidence/results.md is out of date: run python scripts/store_evidence.py"
+        "docs/results.md is out of date: run python scripts/store_evidence.py"
     )
-    assert not SCRIPT["STORED"].exists() or SCRIPT["STORED"].stat().st_size < 500_000
+    assert SCRIPT["TABLE"].read_text(encoding="utf-8") == SCRIPT["as_csv"](SCRIPT["stored"]())
 
 
 def test_evidence_is_stored_and_shown(compared, tmp_path):
@@ -294,16 +294,14 @@ def test_evidence_is_stored_and_shown(compared, tmp_path):
     assert (rounds["ω⁰"], rounds["retraining"]) == (0, 4)
 
     page = SCRIPT["renewed"](SCRIPT["PAGE"].read_text(encoding="utf-8"), audits)
-    clean, _, backdoored = page.partition("## Backdoored targets")
     letter = SCRIPT["LETTERS"][evidence.verdict]
     gap = f"{target.finding.difference:+.3f}".replace("-", "−")
-    assert f"| `finetune` | {gap} {letter} 1/1 |" in backdoored
+    assert f"| `finetune` | {gap} {letter} 1/1 |" in page
     asr = 100 * (target.asr["model"] - target.asr["retrained"])
-    assert f"| `finetune` | {asr:+.1f} |".replace("-", "−") in backdoored
-    assert "| second retraining |" in clean
-    relearned = {"post-training": {"model": 2, "retrained": None, "limit": 20}}
-    page = SCRIPT["renewed"](page, [{**each, "relearning": relearned} for each in audits])
-    assert "| `finetune` | 2 / > 20 |" in page
-    assert SCRIPT["renewed"](page, []) == SCRIPT["renewed"](SCRIPT["PAGE"].read_text(encoding="utf-8"), [])
+    assert f"| `finetune` | {asr:+.1f} |".replace("-", "−") in page
+    assert "| second retraining |" in page
+    heading, first, *_ = SCRIPT["as_csv"](audits).splitlines()
+    assert heading.startswith("column,seed,row,model_sha256,verdict,")
+    assert first.split(",")[3] == audits[0]["model_sha256"]
     with pytest.raises(FedUnlearnError, match="has no evidence"):
         SCRIPT["store"](tmp_path, path)

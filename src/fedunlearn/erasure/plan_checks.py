@@ -100,4 +100,4 @@ def cautions(
     if not poisoned:
         yield from sorted({phase.without_backdoor for phase in phases} - {""})
         if said := about(method).get("clean_targets"):
-            yield f"of clean targets, {method} {said} in our audits (docs/evidence/results.md)"
+            yield f"of clean targets, {method} {said} in our audits (docs/results.md)"

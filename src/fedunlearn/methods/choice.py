@@ -40,7 +40,7 @@ def recommend(
             "fedosd",
             "the target planted a backdoor, is there and is trusted to help: FedOSD removes it while the "
             "model stays in use, and was like retraining in 8 of 9 audits of such targets "
-            "(docs/evidence/results.md). Single examples may remain: their hardest tenth raised alarms",
+            "(docs/results.md). Single examples may remain: their hardest tenth raised alarms",
         )
     because = (
         "the target has left, and this asks nothing of it"
@@ -51,7 +51,7 @@ def recommend(
     )
     return Recommendation(
         "fast-retrain",
-        f"{because} (docs/evidence/results.md); a new model, in which no target has a part, is trained until "
+        f"{because} (docs/results.md); a new model, in which no target has a part, is trained until "
         "the others are as well off as before (docs/methods/fast-retrain.md)",
         recommended_options("fast-retrain"),
     )

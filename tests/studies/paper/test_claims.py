@@ -13,7 +13,7 @@ from fedunlearn.studies.paper.claims import MAIN, Claim, claims
 from fedunlearn.studies.paper.conditions import Verdict
 from fedunlearn.studies.paper.paper import as_results
 from fedunlearn.studies.paper.results import Result, Results
-from fedunlearn.studies.paper.verdicts import judge, markdown
+from fedunlearn.studies.paper.verdicts import as_csv, judge
 
 KEYS = {"acc": "r_acc", "worst": "r_acc_worst", "std": "r_acc_std"}
 ASCENT = ("ewcsga", "fupga")
@@ -196,12 +196,6 @@ def test_nothing_is_judged_without_runs():
     found = judge(Results("none", {}, {}, {}, []))
     assert {one.verdict for one in found} == {Verdict.MISSING}
     assert all("no " in one.evidence for one in found)
-    assert markdown(found).startswith(
-        "Of the claims in the paper's text, column by column, 0 hold and 0 fail; 371 were not run. "
-        "Of its claims about run time, measured on a busy machine, 0 hold and 0 fail; 12 were not run. Of "
-        "the claims that only its tables show, 0 hold and 0 fail; 147 were not run. Of the same claims in "
-        "columns that are not in the paper, 0 hold and 0 fail; 38 were not run.\n"
-    )
     assert len(found) == 371 + 12 + 147 + 38
 
 
@@ -219,9 +213,7 @@ def test_seeds_are_judged_by_their_mean():
     runs = [run("mnist-iid", "fedosd", {"asr1": value}, seed) for seed, value in enumerate((0.0, 0.018))]
     results = Results("made", {}, {}, {}, runs)
     assert one(results, "fedosd-forgets", "mnist-iid") == ("holds", "fedosd ASR¹ .009")
-    text = markdown(judge(results))
-    assert "1 hold and 0 fail (in 1 of these the seeds disagree)" in text
-    assert "| mnist-iid | 1 of 2 | fedosd ASR¹ .009 |" in text
+    assert "made,fedosd-forgets,mnist-iid,holds,2,1,fedosd ASR¹ .009," in as_csv({"made": judge(results)})
 
 
 def test_rows_are_compared_in_the_seeds_that_both_have():
@@ -251,12 +243,11 @@ def test_where_some_methods_were_not_run_seeds_that_do_not_contradict_count_too(
     assert one(results(0.9, 0.6, 0.6), "fedosd-leads", "mnist-iid")[0] == "not run"
     refuted = results(0.9, 0.9, 0.75)
     assert one(refuted, "fedosd-leads", "mnist-iid") == ("fails", "mode R-Acc¹ .850, fedosd R-Acc¹ .800")
-    assert "| mnist-iid | 2 of 3 | mode R-Acc¹ .850, fedosd R-Acc¹ .800 |" in markdown(judge(refuted))
+    line = 'made,fedosd-leads,mnist-iid,fails,3,2,"mode R-Acc¹ .850, fedosd R-Acc¹ .800'
+    assert line in as_csv({"made": judge(refuted)})
     # One seed of the others takes no vote away.
     more = [run("mnist-iid", row, {"acc1": 0.1}, 2) for row in ("fedrecovery", "ewcsga", "fupga")]
-    assert "| mnist-iid | 2 of 3 | mode R-Acc¹ .850," in markdown(
-        judge(replace(refuted, runs=[*refuted.runs, *more]))
-    )
+    assert line in as_csv({"made": judge(replace(refuted, runs=[*refuted.runs, *more]))})
 
 
 def test_to_lead_fedosd_must_have_forgotten_too():
@@ -355,15 +346,8 @@ def test_the_papers_numbers_are_those_of_the_first_table_that_has_them():
 
 
 def test_the_table_flags_what_the_paper_does_not_show():
-    text = markdown(judge(made("sfu asr1=.2", ("fmnist-pat-20", "fmnist-pat-50"))))
-    lines = [line for line in text.splitlines() if line.startswith("| `sfu-remembers`")]
-    assert lines == [
-        "| `sfu-remembers`: After unlearning, the ASR of SFU is above .1. (Evaluation; Table 2) "
-        "| fmnist-pat-20 | 1 of 1 | sfu ASR¹ .200 | do not support it: sfu ASR¹ .000 |",
-        "| `sfu-remembers` | fmnist-pat-50 | 1 of 1 | sfu ASR¹ .200 | support it |",
-    ]
-    assert "Not run in fmnist-iid: `sfu-remembers`." in text
-    *_, denied = text.splitlines()
-    assert denied.startswith("Not run, and not supported by the paper's own numbers: `fedosd-leads` in ")
-    assert "`backdoor` in cifar10-pat-50-m50 (" in denied
-    assert "sfu-remembers" not in denied
+    text = as_csv({"made": judge(made("sfu asr1=.2", ("fmnist-pat-20", "fmnist-pat-50")))})
+    first, second = (line for line in text.splitlines() if ",sfu-remembers," in line)
+    assert first.startswith("made,sfu-remembers,fmnist-pat-20,holds,1,1,sfu ASR¹ .200,fails,sfu ASR¹ .000,")
+    assert first.endswith('"After unlearning, the ASR of SFU is above .1."')
+    assert ",holds," in second.partition(".200")[2]

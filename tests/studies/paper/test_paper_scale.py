@@ -40,7 +40,7 @@ def test_the_file_is_of_the_size_that_the_paper_states():
 def test_the_committed_page_is_what_the_stored_results_say():
     page = SCRIPT["PAGE"].read_text(encoding="utf-8")
     assert SCRIPT["renewed"](page, SCRIPT["stored"]()) == page, (
-        "docs/paper-scale.md is out of date: run python scripts/store_paper_scale.py"
+        "docs/results.md is out of date: run python scripts/store_paper_scale.py"
     )
 
 
@@ -62,7 +62,7 @@ def test_audited_runs_are_added_to_those_that_are_stored(tmp_path, monkeypatch):
     assert ours["omega0_sha256"] == new["omega0_sha256"]
     assert ours["stages"].keys() == {"0", "1", "2"}
     assert new["stages"].keys() == {"0", "2"}
-    table = SCRIPT["renewed"]("<!-- begin table -->\nold\n<!-- end -->", [ours, new])
+    table = SCRIPT["renewed"]("<!-- begin audited -->\nold\n<!-- end -->", [ours, new])
     for name in ("fmnist-pat-50, seed 1 | ω⁰", "`fedosd`¹", "`fedosd`²", "`fast-retrain` |"):
         assert name in table
     assert "(.021) | " in table  # the paper's ASR

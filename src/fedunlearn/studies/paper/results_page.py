@@ -1,8 +1,8 @@
 """The results page of the documentation: tables from the stored results, written between markers.
 
 ``python -m fedunlearn.studies.paper.results_page docs/results.md`` updates the text between
-``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/SCALE.json``, and draws the figure of
-the page. The text around the markers is written by hand.
+``<!-- begin PART WORDS -->`` and ``<!-- end -->`` from ``docs/results/SCALE.json``, draws the figure of the
+page, and writes all numbers and claims as CSV. The text around the markers is written by hand.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from ...core import FedUnlearnError
-from ...core.registry import did_you_mean
-from ...experiment.comparison import Comparison
 from ...report import markdown
 from ...runs import write
 from .claims import KINDS
@@ -23,9 +22,9 @@ from .conditions import Verdict
 from .gallery import draw
 from .reproduce import beside, plan, titles
 from .results import Results, load
-from .side_by_side import Cell, as_markdown, counted, name, number
+from .side_by_side import Cell, as_csv, counted, name, number
+from .verdicts import as_csv as claims_csv
 from .verdicts import judge
-from .verdicts import markdown as claims_markdown
 
 MARKED = re.compile(
     r"(?P<begin><!-- begin (?P<part>[a-z-]+)(?P<words>(?: [\w-]+)*) -->\n).*?(?=<!-- end -->)", re.DOTALL
@@ -44,13 +43,11 @@ def stored(folder: Path) -> dict[str, Results]:
 
 
 def renewed(page: str, results: Stored) -> str:
-    """The page with the text between its markers updated."""
+    """The page with the text between the markers of ``PARTS`` updated; other scripts fill the others."""
 
     def make(found: re.Match[str]) -> str:
         part, words = found["part"], found["words"].split()
-        if part not in PARTS:
-            raise FedUnlearnError(f"unknown page part {part!r}{did_you_mean(part, PARTS)}", code="unknown")
-        return f"{found['begin']}\n{PARTS[part](results, *words)}\n\n"
+        return f"{found['begin']}\n{PARTS[part](results, *words)}\n\n" if part in PARTS else found[0]
 
     return MARKED.sub(make, page)
 
@@ -101,46 +98,6 @@ def _cells(table: str, scale: str, found: Results) -> list[Cell]:
     return beside(plan(table, scale=scale, only=[], seeds=None), found)
 
 
-def _tables(results: Stored, scale: str, *names: str) -> str:
-    """The full tables of the paper, with the commands that produced them."""
-    if scale not in results:
-        return NOTHING
-    found, parts = results[scale], []
-    for table in names:
-        wanted = plan(table, scale=scale, only=[], seeds=None)
-        cells = beside(wanted, found)
-        if not cells:
-            parts.append(f"### {titles()[table]}\n\nNot run yet.")
-            continue
-        commands = "\n".join(_commands(table, scale, wanted, found))
-        parts += [f"### {titles()[table]}\n\n```\n{commands}\n```", as_markdown(cells, found).strip()]
-        absent = [
-            f"{column} ({', '.join(rows)})"
-            for column in wanted.requests
-            if (rows := [row for row in wanted.listed if not found.of(column, row)])
-        ]
-        parts += [f"Not run yet: {'; '.join(absent)}."] if absent else []
-    return "\n\n".join(parts)
-
-
-def _commands(table: str, scale: str, wanted: Comparison, found: Results) -> Iterator[str]:
-    """The commands that produced the stored runs of a table; columns with the same rows share one."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for column in wanted.requests:
-        if rows := tuple(row for row in wanted.listed if found.of(column, row)):
-            groups.setdefault(rows, []).append(column)
-    for rows, columns in groups.items():
-        seeds = max(len(found.of(column, row)) for column in columns for row in rows)
-        only = [*([] if columns == [*wanted.requests] else columns), *([] if rows == wanted.listed else rows)]
-        asked = "".join(f" --only {one}" for one in only)
-        yield f"fedunlearn reproduce {table} --scale {scale} --seeds {seeds}{asked}"
-
-
-def _claims(results: Stored, scale: str) -> str:
-    """The paper's claims, judged by the stored results of a scale."""
-    return claims_markdown(judge(results[scale])) if scale in results else NOTHING
-
-
 def _agreement(results: Stored) -> str:
     """The number of claims that hold and of accuracies near the paper's, at each scale."""
     lines = [["Scale", "Claims", "Hold", "Fail", "Not run", "Seeds disagree"]]
@@ -157,59 +114,44 @@ def _agreement(results: Stored) -> str:
     return "\n\n".join([markdown(lines), *(_near(scale, found) for scale, found in results.items())])
 
 
+def _all_cells(scale: str, found: Results) -> list[Cell]:
+    """The cells of all tables, each once."""
+    cells = [cell for table in titles() for cell in _cells(table, scale, found)]
+    return list({(cell.column, cell.row, cell.stage, cell.measure): cell for cell in cells}.values())
+
+
 def _near(scale: str, found: Results) -> str:
-    cells = {
-        (cell.column, cell.row, cell.stage, cell.measure): cell
-        for table in titles()
-        for cell in _cells(table, scale, found)
-    }
     hours = sum(run.cost["seconds"] for run in found.runs) / 3600
     return (
         f"Scale `{scale}`: {len(found.runs)} runs, {hours:.1f} hours of rounds after the request (without "
-        f"trials and pre-training). {counted(cells.values())}"
+        f"trials and pre-training). {counted(_all_cells(scale, found))}"
     )
 
 
-def _runs(results: Stored) -> str:
-    """The columns, methods, seeds and runs in each stored file."""
-    if not results:
-        return "No results are stored yet."
-    lines = [["File", "Column", "Methods", "Seeds", "Runs"]]
-    for scale, found in results.items():
-        for column in dict.fromkeys(run.column for run in found.runs):
-            runs = [run for run in found.runs if run.column == column]
-            rows = ", ".join(f"`{row}`" for row in dict.fromkeys(run.row for run in runs))
-            seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
-            lines.append([f"{scale}.json", column, rows, seeds, str(len(runs))])
-    return markdown(lines)
-
-
-def _machines(results: Stored) -> str:
-    """The environments of the stored results."""
-    environments = {
-        f"{one['cores']} cores ({one['cpu_capability']}), {one['system']}, torch {one['torch']}, "
-        f"Python {one['python']}, fedunlearn {one['fedunlearn']}"
-        for found in results.values()
-        for one in found.environments.values()
+def tables(results: Stored) -> dict[str, str]:
+    """Every number and every judged claim, as files beside the stored results."""
+    numbers = [as_csv(_all_cells(scale, found), scale) for scale, found in results.items()]
+    lines = [text.splitlines(keepends=True)[min(place, 1) :] for place, text in enumerate(numbers)]
+    return {
+        "paper-tables.csv": "".join(chain.from_iterable(lines)),
+        "paper-claims.csv": claims_csv({scale: judge(found) for scale, found in results.items()}),
     }
-    return "\n".join(f"- {one}" for one in sorted(environments)) or "No results are stored yet."
 
 
 NOTHING = "Nothing has been run at this scale yet."
 PARTS: Mapping[str, Callable[..., str]] = {
     "overview": _overview,
-    "tables": _tables,
-    "claims": _claims,
     "agreement": _agreement,
-    "runs": _runs,
-    "machines": _machines,
 }
 """The generated parts by name; the words of a marker are the arguments."""
 
 
 def main(page: Path) -> None:
-    """Updates a page and its figure."""
-    results = stored(page.with_suffix(""))
+    """Updates a page, its figure, and the tables that it links."""
+    folder = page.with_suffix("")
+    results = stored(folder)
+    for file, text in tables(results).items():
+        write(folder / file, text.encode())
     write(page, renewed(page.read_text(encoding="utf-8"), results).encode())
     draw_figure(results, page.parent / "figures/results.svg")
 

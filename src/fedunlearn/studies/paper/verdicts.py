@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .claims import ELSEWHERE, KINDS, LACKING, Claim, claims
+from .claims import ELSEWHERE, LACKING, Claim, claims
 from .conditions import Verdict
 from .paper import as_results
 from .results import Results
@@ -59,72 +60,19 @@ def _judged(claim: Claim, column: str, results: Results, alone: Sequence[Results
     )
 
 
-def tally(judgements: Sequence[Judgement]) -> str:
-    """The number of claims that hold and fail, by kind."""
-    return " ".join(
-        f"Of {kind}, {_count([one for one in judgements if one.kind == kind])}."
-        for kind in (*KINDS, ELSEWHERE)
-    )
+def as_csv(judged: Mapping[str, Sequence[Judgement]]) -> str:
+    """One line for each claim, column and scale that were run."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("scale", "claim", "column", "verdict", "seeds", "agree", "ours", *PRINTED))
+    for scale, judgements in judged.items():
+        for one in judgements:
+            if one.verdict is not Verdict.MISSING:
+                ours = one.verdict.value, len(one.alone), sum(vote is one.verdict for vote in one.alone)
+                paper = one.on_paper.value, one.paper_evidence, one.claim.where, one.claim.says
+                lines.writerow((scale, one.claim.id, one.column, *ours, one.evidence, *paper))
+    return text.getvalue()
 
 
-def _count(judgements: Sequence[Judgement]) -> str:
-    count = Counter(one.verdict for one in judgements)
-    divided = sum(not one.unanimous for one in judgements)
-    apart = (
-        f" (in {divided} of these the seeds disagree)"
-        if any(len(one.alone) > 1 for one in judgements)
-        else ""
-    )
-    return (
-        f"{count[Verdict.HOLDS]} hold and {count[Verdict.FAILS]} fail{apart}; "
-        f"{count[Verdict.MISSING]} were not run"
-    )
-
-
-def markdown(judgements: Sequence[Judgement]) -> str:
-    """The counts, then the claims that fail, that hold and that were not run."""
-    parts = [tally(judgements)]
-    for verdict, title in ((Verdict.FAILS, "Fails"), (Verdict.HOLDS, "Holds")):
-        judged = [one for one in judgements if one.verdict is verdict]
-        parts += [f"**{title}**", _table(judged)] if judged else []
-    unseen: dict[str, list[str]] = defaultdict(list)
-    for one in judgements:
-        if one.verdict is Verdict.MISSING:
-            unseen[one.claim.id].append(one.column)
-    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for name, columns in unseen.items():
-        groups[tuple(columns)].append(f"`{name}`")
-    parts += [f"Not run in {', '.join(columns)}: {', '.join(names)}." for columns, names in groups.items()]
-    unsupported = [
-        f"`{one.claim.id}` in {one.column} ({one.paper_evidence})"
-        for one in judgements
-        if one.verdict is Verdict.MISSING and one.on_paper is Verdict.FAILS
-    ]
-    parts += (
-        [f"Not run, and not supported by the paper's own numbers: {'; '.join(unsupported)}."]
-        if unsupported
-        else []
-    )
-    return "\n\n".join(parts)
-
-
-def _table(judgements: Iterable[Judgement]) -> str:
-    lines = [
-        "| claim | column | seeds that agree | our numbers | the paper's numbers |",
-        "|---|---|---:|---|---|",
-    ]
-    explained: set[str] = set()
-    for one in judgements:
-        sentence = f": {one.claim.says} ({one.claim.where})" if one.claim.id not in explained else ""
-        explained.add(one.claim.id)
-        agree = f"{sum(vote is one.verdict for vote in one.alone)} of {len(one.alone)}"
-        lines.append(
-            f"| {' | '.join((f'`{one.claim.id}`{sentence}', one.column, agree, one.evidence, _own(one)))} |"
-        )
-    return "\n".join(lines)
-
-
-def _own(one: Judgement) -> str:
-    if one.on_paper is Verdict.FAILS:
-        return f"do not support it: {one.paper_evidence}"
-    return "not printed" if one.on_paper is Verdict.MISSING else "support it"
+PRINTED = ("verdict_on_paper", "paper", "where", "says")
+"""The columns of the paper: whether its own numbers support the claim, these numbers, and the sentence."""
