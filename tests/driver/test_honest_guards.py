@@ -11,19 +11,19 @@ from honest.federations import CALIBRATION, build
 from fedunlearn import Guards, Schedule, Server
 from fedunlearn.client.losses import forgets
 from fedunlearn.core import Stage
-from fedunlearn.driver import loop
-from fedunlearn.driver.guards import COPY, VETO, Watch, _cosine, _norm
+from fedunlearn.driver import rounds
+from fedunlearn.driver.guardian import COPY, VETO, Guardian, _cosine, _norm
 
 FREE = Guards(norm=1e9, target_norm=1e9, amplification=1e9, step=1e9, budget=1e9, harm=1e9)
 
 
-def watching(seen: dict[str, float]) -> type[Watch]:
+def watching(seen: dict[str, float]) -> type[Guardian]:
     """Guards that also take down how near a run comes to each limit, in the units of its setting."""
 
     def reach(name: str, value: float) -> None:
         seen[name] = max(seen.get(name, 0.0), value)
 
-    class Watching(Watch):
+    class Watching(Guardian):
         def screen(self, jobs, replies):
             self.updates = {c: r.displacement for c, r in replies.items() if r.displacement is not None}
             retained = [c for c in self.request.retained if c in self.updates]
@@ -70,7 +70,7 @@ def test_how_near_honest_runs_come_to_the_limits(cell, monkeypatch, tmp_path):
     """What the default call and the matrix of tests/honest judge is another list of federations."""
     warnings.simplefilter("ignore")
     seen: dict[str, float] = {}
-    monkeypatch.setattr(loop, "Watch", watching(seen))
+    monkeypatch.setattr(rounds, "Guardian", watching(seen))
     module, clients, target = build(cell)
     server = Server(module, clients, folder=tmp_path, training=cell.training, seed=cell.seed, workers=1)
     server.train(cell.rounds, cell.lr)

@@ -94,6 +94,8 @@ class Guarded:
     """Whether the targets were asked to take part."""
     unmoved: str = ""
     """Why the targets do not look forgotten, if so."""
+    unmoved_code: str = ""
+    """The same as a code: ``unmoved``, or ``unmeasured`` if nothing is measured of them."""
     seen: Mapping[str, tuple[ClientId, str]] = field(default_factory=dict)
     """Digests of the updates that were used: whose each was, and for which model."""
     events: Mapping[str, int] = field(default_factory=dict)

@@ -190,8 +190,8 @@ def _usable(score: str, mean: Mean) -> bool:
     return least * mean.count <= mean.total <= most * mean.count
 
 
-def measured_in_vain(sent: Replies, admitted: Replies) -> bool:
-    """Whether clients measured losses and none of them is a number that can be used."""
+def all_losses_non_finite(sent: Replies, admitted: Replies) -> bool:
+    """Return whether clients measured losses and none of them is usable."""
     tried = any("loss" in means for client in admitted for means in sent[client].statistics.values())
     return tried and not any("loss" in m for reply in admitted.values() for m in reply.statistics.values())
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..auditing import Evidence, audit
 from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status
 from ..core.hashes import model_hash
-from ..driver.guards import starting, worse
+from ..driver.endings import starting, worse
 from ..evidence import Verdict
 from .certification import certify, utility
 from .desk import Standing

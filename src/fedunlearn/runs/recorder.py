@@ -237,6 +237,9 @@ class Recorder:
 
 def _guarded(read: dict[str, Any]) -> Guarded:
     seen = {digest: (client, model) for digest, (client, model) in read.pop("seen", {}).items()}
+    if read.get("unmoved"):  # version 0.2 kept the sentence alone
+        unmeasured = read["unmoved"].startswith("nothing is measured")
+        read.setdefault("unmoved_code", "unmeasured" if unmeasured else "unmoved")
     return Guarded(seen=seen, **read)
 
 
