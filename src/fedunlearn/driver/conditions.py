@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from ..core import (
     require_count,
     require_type,
 )
+from ..core.errors import warn
 from .guards import Guards
 from .participation import Participation
 from .preconditions import preconditions
@@ -60,10 +60,10 @@ class Run:
         request, present = self.request, self.federation.present()
         if absent := sorted({*request.retained} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
-            warnings.warn(f"client {absent[0]!r} of the request is not present{known}", stacklevel=3)
+            warn(f"client {absent[0]!r} of the request is not present{known}", "absent", stacklevel=3)
         training, participation = self.conditions.training, self.conditions.participation
         for problem in preconditions(self.phases, request, self.federation, present, training, participation):
-            raise FedUnlearnError(problem)
+            raise FedUnlearnError(problem, code="unsuitable")
 
     def drawn(self, progress: Progress) -> Request:
         """Return the request of a round: its participants, without targets that a stop rule has released."""

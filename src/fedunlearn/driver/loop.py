@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from ..core import (
     State,
     Status,
 )
+from ..core.errors import warn
 from ..core.threads import one_thread
 from .conditions import Conditions, Run, require_phases
 from .endings import judge, outcome_of, starting
@@ -106,7 +106,7 @@ def _begin(run: Run) -> tuple[Progress, Metrics]:
     measures, _ = evaluate(run, State(request.params, buffers=request.buffers))
     if "asr" not in measures:
         for caution in sorted({phase.without_backdoor for phase in run.phases} - {""}):
-            warnings.warn(caution, stacklevel=3)
+            warn(caution, "no-backdoor", stacklevel=3)
     require_measured(run, measures)
     state, guarded = State(request.params, buffers=request.buffers), Guarded(started=starting(measures))
     row: Metrics = {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **measures}

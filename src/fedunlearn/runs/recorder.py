@@ -8,7 +8,6 @@ import json
 import math
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from ..core import Event, FedUnlearnError, Guarded, Metrics, Progress, Status
+from ..core.errors import warn
 from .files import Cipher, explained, make_folder, remove_partial
 from .folders import Folder, claim
 from .manifest import METRICS, RECOVERY_HINT, Entry, read_manifest, usable
@@ -38,14 +38,17 @@ def read_json(path: Path) -> Any:
     except OSError:
         folder = path.parent
         if not folder.is_dir():
-            raise FedUnlearnError(f"{folder} does not exist: name the folder of a run") from None
+            raise FedUnlearnError(
+                f"{folder} does not exist: name the folder of a run", code="missing"
+            ) from None
         inside = sorted(found.parent for found in folder.glob(f"*/{path.name}"))
         run = f"one of the runs in it, such as {inside[-1]}" if inside else "the folder of a run"
         raise FedUnlearnError(
-            f"{folder} has no {path.name}, so it is not a run folder, or it is damaged: name {run}"
+            f"{folder} has no {path.name}, so it is not a run folder, or it is damaged: name {run}",
+            code="missing",
         ) from None
     except (ValueError, RecursionError) as error:
-        raise FedUnlearnError(f"{path} is not JSON ({error}): {RECOVERY_HINT}") from None
+        raise FedUnlearnError(f"{path} is not JSON ({error}): {RECOVERY_HINT}", code="damaged") from None
 
 
 def read_outcome(folder: Path) -> dict[str, Any]:
@@ -58,7 +61,9 @@ def read_outcome(folder: Path) -> dict[str, Any]:
         or not isinstance(ended.get("warnings", []), list)
         or not isinstance(ended.get("guards", {}), dict)
     ):
-        raise FedUnlearnError(f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}")
+        raise FedUnlearnError(
+            f"{folder / 'outcome.json'} does not say how the run ended: {RECOVERY_HINT}", code="damaged"
+        )
     return ended
 
 
@@ -81,7 +86,8 @@ def read_metrics(folder: Path) -> list[Metrics]:
     path = folder / METRICS
     if not path.exists():
         raise FedUnlearnError(
-            f"{folder} has no metrics.jsonl, so it is not a run folder: name the folder of a run"
+            f"{folder} has no metrics.jsonl, so it is not a run folder: name the folder of a run",
+            code="missing",
         )
     manifest = read_manifest(folder)
     content = path.read_bytes()
@@ -95,7 +101,9 @@ def read_metrics(folder: Path) -> list[Metrics]:
                 rows.append(json.loads(line))
             except (ValueError, RecursionError) as error:
                 raise FedUnlearnError(
-                    f"{path}, line {number} is not JSON ({error}): restore it, or run again in another folder"
+                    f"{path}, line {number} is not JSON ({error}): restore it, or run again in "
+                    "another folder",
+                    code="damaged",
                 ) from None
     return rows
 
@@ -208,19 +216,24 @@ class Recorder:
             if metadata.get("identity") != self._identity:
                 raise FedUnlearnError(
                     f"{path} belongs to another run (its configuration, data, torch or processor differs): "
-                    "choose another folder"
+                    "choose another folder",
+                    code="occupied",
                 )
             if metadata.get("format") != FORMAT:
-                warnings.warn(f"{path} was written by another version: the run starts again", stacklevel=3)
+                warn(
+                    f"{path} was written by another version: the run starts again", "begun-anew", stacklevel=3
+                )
                 return None, 0
             length = int(metadata["metrics_bytes"])
             if not self._metrics.exists() or self._metrics.stat().st_size < length:
                 raise FedUnlearnError(
                     f"{self._metrics} is shorter than when {path.name} was saved: restore it, or run again "
-                    "in another folder"
+                    "in another folder",
+                    code="damaged",
                 )
             if problem is not None:
-                warnings.warn(f"{problem}; the run continues from the previous checkpoint", stacklevel=3)
+                told = f"{problem}; the run continues from the previous checkpoint"
+                warn(told, "older-checkpoint", stacklevel=3)
             progress = Progress(
                 int(metadata["phase"]),
                 int(metadata["elapsed_rounds"]),
