@@ -252,10 +252,7 @@ class TestPages:
         [
             *(("before", "after", f"fashion/{name}.py") for name in ("client_app", "server_app")),
             ("before", "after", "pyproject.toml"),
-            *(
-                ("after", "after-fedosd", f"fashion/{name}.py")
-                for name in ("task", "client_app", "server_app")
-            ),
+            ("after", "after-fedosd", "fashion/server_app.py"),
             ("after", "after-recording", "fashion/server_app.py"),
         ],
     )
@@ -290,12 +287,6 @@ class TestPages:
             *(f"experiment/on_flower/{name}.py" for name in ("server_app", "client_app")),
         ]
         assert shown == [(Path(file).name, (EXAMPLES / file).read_text()) for file in files]
-
-    def test_the_page_shows_the_audit(self):
-        page = (ROOT / "docs/flower/existing-app.md").read_text()
-        shown = re.findall(r'^```python title="([^"]+)"\n(.*?)^```$', page, re.M | re.S)
-        files = [EXISTING / "audit" / "fashion_audit" / f"{name}.py" for name in ("client_app", "server_app")]
-        assert shown == [(file.name, file.read_text()) for file in files]
 
     def test_the_table_of_methods_is_what_an_app_can_run(self, tmp_path):
         page = (ROOT / "docs/flower/existing-app.md").read_text()
