@@ -14,7 +14,7 @@ from support.interruptions import stopped
 
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Standing, open_desk
+from fedunlearn.erasure import RequestState, open_desk
 from fedunlearn.experiment.practice import PracticeDesk, make_desk
 from fedunlearn.signing import request_erasure
 
@@ -86,8 +86,8 @@ def events(desk: Path) -> list[str]:
     return [entry.event for entry in open_desk(desk).ledger.entries]
 
 
-def standing(desk: Path) -> Standing:
-    return open_desk(desk).cases()[-1].standing
+def state(desk: Path) -> RequestState:
+    return open_desk(desk).cases()[-1].state
 
 
 def test_the_whole_way(here, desk, tmp_path):
@@ -129,7 +129,7 @@ def test_a_certified_request_waits_for_its_purge(here, desk):
     settings(desk, retrainings="0", keep_days="7")
     result = here("erase", "desk", signed(desk))
     assert result.returncode == 0, result.stderr
-    assert standing(desk) is Standing.CERTIFIED
+    assert state(desk) is RequestState.CERTIFIED
     before = events(desk)
     again = here("erase", "desk", "request.json")
     assert again.returncode == 0
@@ -166,7 +166,7 @@ def test_a_bad_request_is_refused_with_its_own_reason(here, desk, changes, reaso
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
     assert open_desk(desk).ledger.entries[-1].fields["reason"] == reason
-    assert standing(desk) is Standing.REFUSED
+    assert state(desk) is RequestState.REFUSED
     assert not any((desk / "requests").glob("*/*"))
 
 
@@ -191,7 +191,7 @@ def test_a_request_that_was_interrupted_is_continued_to_the_same_model(here, des
         result = here("erase", "desk", request)
     assert result.returncode == 143
     assert "continue with: fedunlearn erase desk" in result.stderr
-    assert standing(desk) is Standing.RECOVERING
+    assert state(desk) is RequestState.RECOVERING
     assert here("requests", "desk").returncode == 0
     identity = open_desk(desk).cases()[0].id
     result = here("erase", "desk", identity)
@@ -205,7 +205,7 @@ def test_what_cannot_be_answered_yet_stays_open(here, desk):
     result = here("erase", "desk", signed(desk))
     assert result.returncode == 2
     assert "cannot be answered yet" in result.stderr
-    assert standing(desk) is Standing.AUTHENTICATED
+    assert state(desk) is RequestState.AUTHENTICATED
     settings(desk, method='""', retrainings="0")
     result = here("erase", "desk", open_desk(desk).cases()[0].id)
     assert result.returncode == 0, result.stderr
@@ -229,7 +229,7 @@ def test_a_request_can_be_purged_without_an_answer(here, desk):
     result = here("purge", "desk", identity, "--withdrawn")
     assert result.returncode == 0, result.stderr
     assert "Nothing was done" not in result.stdout
-    assert standing(desk) is Standing.PURGED
+    assert state(desk) is RequestState.PURGED
     assert not (desk / "requests" / identity / "key").exists()
     result = here("purge", "desk", "0123")
     assert "there is no request '0123'" in result.stderr
@@ -380,4 +380,4 @@ def test_a_failed_request_says_why_and_leaves_production_alone(here, desk):
     assert "rounds will show. Let them run, or stop now" in result.stdout
     assert "is guard_stop" in result.stderr
     assert (desk / "model.safetensors").read_bytes() == before
-    assert standing(desk) is Standing.GUARD_STOP
+    assert state(desk) is RequestState.GUARD_STOP

@@ -30,7 +30,7 @@ from fedunlearn.erasure import (
     Case,
     Claim,
     Desk,
-    Standing,
+    RequestState,
     against_retraining,
     erase,
     open_desk,
@@ -284,7 +284,7 @@ def test_a_node_that_checks_requests_refuses_one_that_has_expired(folder, model)
     case = receive(open_desk(folder, clock=lambda: then + 60), signed(model, now=then))
     with pytest.warns(UserWarning, match="refused the job: the request has expired"):
         ended = answered(open_desk(folder), case.id, connected(folder), model)
-    assert ended.standing is Standing.PARTIAL
+    assert ended.state is RequestState.PARTIAL
 
 
 def test_a_request_about_a_model_of_the_past_is_answered(folder, model, expected):
@@ -315,7 +315,7 @@ def test_the_desk_and_the_federation_must_know_the_same_key(folder, model, expec
     federation = flower.connect(grid, build(), clients=3, patience=QUICK)
     with pytest.raises(Refused, match="signed with another key"):
         answered(desk, case.id, federation, model)
-    assert desk.case(case.id).standing is Standing.AUTHENTICATED
+    assert desk.case(case.id).state is RequestState.AUTHENTICATED
     assert not (desk.place(case.id) / "run").exists()
     assert after(answered(desk, case.id, connected(folder), model)) == expected
 
@@ -343,7 +343,7 @@ def test_a_client_that_is_gone_is_forgotten_without_it(tmp_path, model):
     with pytest.raises(FedUnlearnError, match="nobody is online under the name 'site-2'"):
         answered(desk, case.id, federation, model)
     ended = answered(desk, case.id, federation, model, gone=True)
-    assert ended.standing is Standing.CERTIFIED
+    assert ended.state is RequestState.CERTIFIED
     assert predicate(desk, ended).claim.claim is Claim.PROCESS_ONLY
 
 
@@ -367,7 +367,7 @@ def test_an_app_with_its_own_training_is_certified_for_the_process(tmp_path):
     case = receive(desk, signed(own), fu.module_hash(own))
     with pytest.warns(UserWarning, match="the model was not audited: these clients cannot be audited"):
         ended = erase(desk, case.id, federation, own)
-    assert ended.standing is Standing.CERTIFIED
+    assert ended.state is RequestState.CERTIFIED
     assert federation.authorised == TARGET
     assert predicate(desk, ended).claim.claim is Claim.PROCESS_ONLY
 
@@ -396,7 +396,7 @@ def test_an_app_with_its_own_training_is_audited_where_it_also_serves(tmp_path):
 
     case = receive(desk, signed(own), fu.module_hash(own))
     ended = erase(desk, case.id, federation, own, auditor=auditor)
-    assert ended.standing is Standing.CERTIFIED
+    assert ended.state is RequestState.CERTIFIED
     assert predicate(desk, ended).claim.claim is not Claim.PROCESS_ONLY
 
 

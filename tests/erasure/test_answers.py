@@ -28,7 +28,7 @@ from fedunlearn import FedUnlearnError, flatten
 from fedunlearn.auditing import Evidence, TargetEvidence
 from fedunlearn.cli import erasures
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Standing, against_retraining, conclusion, erase, purge, receive
+from fedunlearn.erasure import RequestState, against_retraining, conclusion, erase, purge, receive
 from fedunlearn.erasure.certificate import read_certificate, verify
 from fedunlearn.erasure.keys import Key
 from fedunlearn.evidence.verdicts import Influence, Scores, no_verdict
@@ -64,7 +64,7 @@ def failed(folder, case, monkeypatch, **options):
     with monkeypatch.context() as patch:
         patch.setattr(conclusion, "_reason", lambda outcome, evidence, floor: "not-forgotten")
         case = tried(folder, case, **options)
-    assert case.standing is Standing.ESCALATED
+    assert case.state is RequestState.ESCALATED
     return case
 
 
@@ -75,7 +75,7 @@ def test_the_model_before_a_second_request_is_purged_with_it(folder):
         case = answer(
             opened(folder), document(client, 0, module_hash(production(opened(folder)))), client=client
         )
-        assert case.standing is Standing.PURGED
+        assert case.state is RequestState.PURGED
     for model in between.values():
         assert not [name for name, content in contents(folder).items() if model[100:164] in content]
 
@@ -87,7 +87,7 @@ def test_a_request_that_was_escalated_is_tried_again_with_other_settings(folder,
     case = failed(folder, received(folder), monkeypatch)
     change(folder, old, new)
     case = tried(folder, case)
-    assert case.standing is Standing.CERTIFIED
+    assert case.state is RequestState.CERTIFIED
     events = [entry.event for entry in case.entries]
     assert events.count("admitted") == events.count("unlearning") == case.attempt == 2
 
@@ -105,7 +105,7 @@ def test_a_model_that_costs_more_than_the_floor_is_not_installed(folder):
 
     (folder / "desk.toml").write_text("floor = 1.0\n" + (folder / "desk.toml").read_text())
     case = tried(folder, case)
-    assert case.standing is Standing.CERTIFIED
+    assert case.state is RequestState.CERTIFIED
     assert (folder / "model.safetensors").read_bytes() != before
     document = read_certificate(opened(folder).place(case.id) / "certificate.json")
     safety = verify(document, folder / "controller.pub").predicate.safety
@@ -113,7 +113,7 @@ def test_a_model_that_costs_more_than_the_floor_is_not_installed(folder):
     assert safety.accuracy_before == round(measures["r_acc_before"], 2)
     assert safety.accuracy_after == round(measures["r_acc"], 2) < safety.accuracy_before - 0.1
     assert safety.guard_events["accuracy-lost"] == 1
-    shown = erasures._standing(case)
+    shown = erasures._state(case)
     assert re.fullmatch(r"certified \([A-Z_]+, R-Acc \d\d\.\d% → \d\d\.\d%\)", shown)
 
 
@@ -124,7 +124,7 @@ def test_an_audit_that_finds_retained_clients_worse_than_retrained_ones_counts(f
     target = TargetEvidence(no_verdict(Scores([1.0] * 9, [1.0] * 9)))
     evidence = replace(evidence, targets={TARGET: target})
     case = tried(folder, received(folder), auditor=lambda after, before: evidence)
-    assert (case.standing is Standing.ESCALATED) == (lost > 0.5)
+    assert (case.state is RequestState.ESCALATED) == (lost > 0.5)
 
 
 def test_the_next_step_works_at_this_desk(folder):
@@ -143,7 +143,7 @@ def test_every_attempt_is_planned(folder, monkeypatch):
     change(folder, '"fast-retrain"', '"fedosd"')
     with pytest.raises(FedUnlearnError, match="cannot be answered yet"):
         tried(folder, case)
-    assert opened(folder).case(case.id).standing is Standing.ESCALATED
+    assert opened(folder).case(case.id).state is RequestState.ESCALATED
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_settings_stay_while_a_request_is_under_way(folder, old, new):
     with pytest.raises(FedUnlearnError, match="have changed since request"):
         tried(folder, case)
     change(folder, new, old)
-    assert tried(folder, case).standing is Standing.CERTIFIED
+    assert tried(folder, case).state is RequestState.CERTIFIED
 
 
 def test_a_request_that_another_overtook_is_answered_from_the_new_model(folder, monkeypatch):
@@ -177,9 +177,10 @@ def test_a_request_that_another_overtook_is_answered_from_the_new_model(folder, 
 
     failed(folder, first, monkeypatch, auditor=auditor(first))
     second = received(folder, "site-2")
-    assert tried(folder, second, auditor=auditor(second)).standing in (Standing.CERTIFIED, Standing.ESCALATED)
+    ends = (RequestState.CERTIFIED, RequestState.ESCALATED)
+    assert tried(folder, second, auditor=auditor(second)).state in ends
     first = tried(folder, first, auditor=auditor(first))
-    assert first.standing in (Standing.CERTIFIED, Standing.ESCALATED)
+    assert first.state in ends
     assert first.last("admitted").fields["retained"] == (2 if opened(folder).forgotten(["site-2"]) else 3)
 
 
@@ -198,7 +199,7 @@ def test_a_history_is_kept_for_a_second_attempt(folder, monkeypatch, tmp_path):
     assert TARGET not in read_history(path).rows["norms"]
     assert set(read_history(path).rows["norms"]) == set(holdings()) - {TARGET}
     change(folder, '"fedosd"', '"federaser"')
-    assert tried(folder, case, history=path).standing is Standing.CERTIFIED
+    assert tried(folder, case, history=path).state is RequestState.CERTIFIED
 
 
 def test_a_history_stays_whole_while_the_request_is_not_admitted(folder, tmp_path):
@@ -216,8 +217,8 @@ def test_the_absence_of_others_is_not_blamed_on_the_client(folder):
     gone = Unsteady(lambda client, number: client == "site-2" and number > 4)
     with pytest.raises(FedUnlearnError):
         tried(folder, case, gone)
-    assert opened(folder).case(case.id).standing in (Standing.UNLEARNING, Standing.RECOVERING)
-    assert tried(folder, case).standing is Standing.CERTIFIED
+    assert opened(folder).case(case.id).state in (RequestState.UNLEARNING, RequestState.RECOVERING)
+    assert tried(folder, case).state is RequestState.CERTIFIED
 
 
 def test_a_failed_request_promises_no_deletion_and_is_not_closed(folder, monkeypatch):
@@ -233,7 +234,7 @@ def test_names_that_a_certificate_cannot_state_are_refused_at_once(folder):
     case = received(folder)
     with pytest.raises(FedUnlearnError, match="cannot state engine"):
         tried(folder, case, engine="Flower 1.41")
-    assert opened(folder).case(case.id).standing is Standing.AUTHENTICATED
+    assert opened(folder).case(case.id).state is RequestState.AUTHENTICATED
 
 
 def test_the_receipt_of_a_purge_is_verified(folder, tmp_path):
@@ -257,7 +258,7 @@ def test_only_a_request_that_is_answered_or_withdrawn_is_purged(folder, monkeypa
     case = failed(folder, received(folder), monkeypatch)
     with pytest.raises(FedUnlearnError, match="has not been answered"):
         purge(opened(folder), case.id)
-    assert purge(opened(folder), case.id, withdrawn=True).standing is Standing.PURGED
+    assert purge(opened(folder), case.id, withdrawn=True).state is RequestState.PURGED
 
 
 def test_a_run_without_its_manifest_is_refused(folder):

@@ -31,7 +31,7 @@ from support.desks import (
 from support.erasures import controller_key
 
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Case, Desk, Standing, purge, receive
+from fedunlearn.erasure import Case, Desk, RequestState, purge, receive
 from fedunlearn.erasure.reception import identify
 from fedunlearn.runs.files import tensor_bytes
 from fedunlearn.signing import ERASURE_REQUEST, Refusal, Refused, sign
@@ -199,7 +199,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     """A desk with a request that is open."""
     with repeatable():
         found = opened(make(tmp_path / "desk"))
-        assert receive(found, document(WAITING), first_model()).standing is Standing.AUTHENTICATED
+        assert receive(found, document(WAITING), first_model()).state is RequestState.AUTHENTICATED
         yield found
 
 
@@ -210,7 +210,7 @@ def refused(desk: Desk, text: str) -> Refusal:
         receive(desk, text, first_model())
     assert "\n" not in str(refusal.value)
     case = desk.case(identify(text))
-    assert case.standing is Standing.REFUSED
+    assert case.state is RequestState.REFUSED
     assert case.entries[-1].fields["reason"] == str(refusal.value.reason)
     assert not desk.place(case.id).exists()
     assert {name for name in contents(desk.folder) if not name.startswith("ledger.")} == before
@@ -232,7 +232,7 @@ def refuse_all(desk: Desk, sets: int) -> Counter[str]:
     assert len(accepted) == 1
     for secret in (TARGET, "site-3", "sité"):
         assert secret not in desk.ledger.path.read_text()
-    assert receive(desk, signed(payload(random.Random(1))), first_model()).standing is Standing.AUTHENTICATED
+    assert receive(desk, signed(payload(random.Random(1))), first_model()).state is RequestState.AUTHENTICATED
     print(f"A1: {found.total():,} bad requests, 0 accepted; {dict(found)}")
     return found
 
@@ -262,13 +262,13 @@ def test_what_was_refused_for_one_reason_can_be_refused_for_another_or_accepted(
     told = [entry.fields.get("reason") for entry in late.case(identify(early)).entries]
     assert told == [None, "not-yet-valid", "expired"]
     case = receive(opened(desk.folder, NOW + 700), early, first_model())
-    assert case.standing is Standing.AUTHENTICATED
+    assert case.state is RequestState.AUTHENTICATED
     assert case.deadline == int(NOW) + 30 * DAY
 
 
 def purged(desk: Desk) -> Case:
     case = answer(desk, document())
-    assert case.standing is Standing.PURGED
+    assert case.state is RequestState.PURGED
     return case
 
 
@@ -300,11 +300,11 @@ def test_a_client_that_has_joined_anew_is_forgotten_again_about_the_model_traine
     anew = {name: 1.01 * tensor for name, tensor in load(trained()).items()}  # by a training elsewhere
     (desk.folder / "model.safetensors").write_bytes(tensor_bytes(anew))
     other = document("site-10", 0, module_hash(production(desk)))
-    assert answer(desk, other, client="site-10").standing is Standing.PURGED
+    assert answer(desk, other, client="site-10").state is RequestState.PURGED
     with pytest.raises(Refused, match="forgotten already"):
         receive(desk, document(TARGET, 2), module_hash(production(desk)))  # about the model before it left
     case = ask(3)
-    assert case.standing is Standing.PURGED
+    assert case.state is RequestState.PURGED
     assert case.last("admitted").fields["retained"] == 2  # site-10 stays away
     with pytest.raises(Refused, match="forgotten already"):
         ask(4)

@@ -13,7 +13,7 @@ from support.erasures import public_key
 
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.engines import Sequential
-from fedunlearn.erasure import Desk, Standing, erase, purge, receive
+from fedunlearn.erasure import Desk, RequestState, erase, purge, receive
 from fedunlearn.erasure.ledger import Ledger
 
 
@@ -36,14 +36,14 @@ def crowded(folder: Path, clients: list[str]) -> Desk:
     return opened(folder)
 
 
-def answered(desk: Desk, client: str) -> Standing:
+def answered(desk: Desk, client: str) -> RequestState:
     """A client comes, asks to be forgotten and leaves; whatever the end, everything is purged."""
     held = {**holdings()}
     held[client] = held.pop(TARGET)
     served = module_hash(production(desk))
     case = receive(desk, document(client, 0, served), served)
     case = erase(desk, case.id, Sequential(network(), held), production(desk))
-    return purge(desk, case.id, withdrawn=True).standing
+    return purge(desk, case.id, withdrawn=True).state
 
 
 def endure(folder: Path, count: int, warm: int) -> tuple[float, int, float]:
@@ -65,7 +65,7 @@ def endure(folder: Path, count: int, warm: int) -> tuple[float, int, float]:
             if number == warm:
                 gc.collect()
                 before, opens = resident(), files()
-            assert answered(desk, client) is Standing.PURGED
+            assert answered(desk, client) is RequestState.PURGED
     gc.collect()
     part = len(seconds) // 5
     slower = sorted(seconds[-part:])[part // 2] / sorted(seconds[:part])[part // 2]

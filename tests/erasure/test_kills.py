@@ -220,7 +220,7 @@ def purge_killed(certified: Path, whole: dict[str, bytes], place: Path, number: 
     struck = kill_at_event(folder, lambda: purge(opened(folder), request), number)
     with repeatable():
         case = purge(opened(folder), request)
-    assert case.standing == "purged"
+    assert case.state == "purged"
     assert contents(folder) == whole
     assert not list(folder.rglob("key"))
     with pytest.raises(FedUnlearnError, match="is gone"):
@@ -254,4 +254,4 @@ def test_what_is_being_purged_is_not_continued(certified, tmp_path):
         number += 1
     case = opened(folder).case(request)
     assert case.next_step == "finish with fedunlearn purge"
-    assert answer(opened(folder), document(TARGET)).standing == "purged"
+    assert answer(opened(folder), document(TARGET)).state == "purged"

@@ -9,7 +9,8 @@ import pytest
 from support.erasures import controller_key
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.erasure.ledger import GENESIS, Ledger, head_at, read
+from fedunlearn.erasure import RequestState
+from fedunlearn.erasure.ledger import FIELDS, GENESIS, Ledger, head_at, read
 
 DIGEST = "ab" * 32
 
@@ -164,3 +165,19 @@ def test_an_announced_entry_can_be_removed_until_it_is_settled(ledger):
     ledger.path.write_bytes(shorter)
     with pytest.raises(FedUnlearnError, match="entries were removed"):
         _ = again(ledger).entries
+
+
+WORDS = """received refused authenticated admitted unlearning verified recovering certified partial
+no_direction guard_stop escalated purged"""
+
+
+def test_the_words_of_states_never_change():
+    """Ledgers of earlier versions hold them."""
+    assert list(RequestState) == WORDS.split()
+    assert FIELDS.keys() == {*WORDS.split(), "installing", "installed", "purging"}
+
+
+def test_what_a_state_means():
+    for state in RequestState:
+        assert state.failed + state.under_way <= state.open
+        assert (RequestState.PURGED in state.next) is (state.accepted and state is not RequestState.PURGED)

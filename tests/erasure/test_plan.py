@@ -42,7 +42,7 @@ from fedunlearn.core import RETAINED, requirements
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.driver import Guards
 from fedunlearn.engines import flower
-from fedunlearn.erasure import Standing, erase, plan_erasure, receive
+from fedunlearn.erasure import RequestState, erase, plan_erasure, receive
 from fedunlearn.erasure.plan import Plan, make_plan
 from fedunlearn.methods import recommend
 
@@ -441,7 +441,7 @@ def test_a_plan_has_problems_exactly_where_erase_refuses(obstacle, received, tmp
     else:
         assert plan.ready, plan.problems
         assert obstacle in (nothing, continued)
-        assert case.standing is (Standing.PARTIAL if obstacle is continued else Standing.CERTIFIED)
+        assert case.state is (RequestState.PARTIAL if obstacle is continued else RequestState.CERTIFIED)
 
 
 @LENGTHY

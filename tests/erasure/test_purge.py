@@ -128,7 +128,7 @@ def test_what_was_purged_is_not_continued_from_copies(watched, tmp_path):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     desk = opened(folder)
-    assert receive(desk, document(), first_model()).standing == "purged"
+    assert receive(desk, document(), first_model()).state == "purged"
     with pytest.raises(FedUnlearnError, match="is purged"):
         erase(desk, watched.request, federation(), production(desk))
 

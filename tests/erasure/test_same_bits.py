@@ -77,8 +77,8 @@ def test_two_requests_of_a_client_at_once_leave_one_open(new, tmp_path):
         children = [started(lambda folder=folder, each=each: taken(folder, each)) for each in range(3)]
         ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         assert sorted(ended) == [0, 2, 2]
-        standings = sorted(case.standing for case in opened(folder).cases())
-        assert standings == ["authenticated", "refused", "refused"]
+        states = sorted(case.state for case in opened(folder).cases())
+        assert states == ["authenticated", "refused", "refused"]
 
 
 def taken(folder: Path, number: int) -> None:
@@ -114,7 +114,7 @@ def jump(new: Path, place: Path, number: int, days: float) -> int:
         for _ in range(2):  # its files may be kept for days after a clock that was ahead
             case = answer(desk, document())
             desk = opened(folder, NOW + 2 * DAY)
-    assert case.standing == "purged"
+    assert case.state == "purged"
     assert case.deadline == int(NOW) + 30 * DAY
     verified = verify(
         read_certificate(desk.place(case.id) / "certificate.json"),

@@ -14,7 +14,7 @@ from support.desks import CLIENTS, NOW, document, federation, make, opened, prod
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Desk, Standing, erase, purge, receive
+from fedunlearn.erasure import Desk, RequestState, erase, purge, receive
 
 QUICK = "keep_days = 1"
 clients, numbers = st.sampled_from(CLIENTS), st.integers(0, 2)
@@ -89,7 +89,7 @@ class Desks(RuleBasedStateMachine):
                 assert "verified" in events[: events.index("certified")]
                 assert "installed" not in events[: events.index("certified")]
             alive = (desk.place(case.id) / "key").exists()
-            assert alive == (case.standing not in (Standing.PURGED, Standing.REFUSED))
+            assert alive == (case.state not in (RequestState.PURGED, RequestState.REFUSED))
             if case.deadline is not None:
                 assert self.deadlines.setdefault(case.id, case.deadline) == case.deadline
         waiting = [(desk.key(case.id), case.last("received")) for case in cases if case.waiting]

@@ -54,9 +54,9 @@ def test_a_request_waits_until_the_one_before_it_is_finished(desk):
     with pytest.raises(FedUnlearnError, match="is unlearning: finish or purge it first"):
         answer(desk, document(OTHER), client=OTHER)
     first = answer(desk, document())
-    assert first.standing == "purged"
+    assert first.state == "purged"
     second = answer(desk, document(OTHER), client=OTHER)
-    assert second.standing == "purged"
+    assert second.state == "purged"
     before, after = first.last("installed"), second.last("admitted")
     assert before.fields["model"] == after.fields["model"]
     assert after.fields["retained"] == 2
@@ -65,11 +65,11 @@ def test_a_request_waits_until_the_one_before_it_is_finished(desk):
 def test_a_failed_request_that_was_overtaken_starts_from_the_model_that_is_in_service(desk):
     """Otherwise its answer would bring back the client that was forgotten meanwhile."""
     gone = Unsteady(lambda client, now: client == TARGET and now > 5)
-    assert answer(desk, document(), gone).standing == "partial"
-    assert answer(desk, document(OTHER), client=OTHER).standing == "purged"
+    assert answer(desk, document(), gone).state == "partial"
+    assert answer(desk, document(OTHER), client=OTHER).state == "purged"
     served = module_hash(production(desk))
     case = answer(desk, document())
-    assert case.standing == "purged"
+    assert case.state == "purged"
     events = [entry.event for entry in case.entries]
     assert events.count("admitted") == 2
     assert case.last("admitted").fields["model"] == served
@@ -78,9 +78,9 @@ def test_a_failed_request_that_was_overtaken_starts_from_the_model_that_is_in_se
 
 def test_a_failed_request_that_nobody_overtook_goes_on_where_it_was(desk):
     gone = Unsteady(lambda client, now: client == TARGET and now > 5)
-    assert answer(desk, document(), gone).standing == "partial"
+    assert answer(desk, document(), gone).state == "partial"
     there, anew = Unsteady(), Unsteady()
-    assert answer(desk, document(), there).standing == "purged"
+    assert answer(desk, document(), there).state == "purged"
     answer(desk, document(OTHER), anew, client=OTHER)
     assert there.rounds == anew.rounds - 1
 
@@ -109,10 +109,10 @@ def test_a_certified_request_is_not_purged_before_its_model_is_in_service(desk, 
         with pytest.raises(Gone):
             answer(desk, document())
     (case,) = desk.cases()
-    assert case.standing == "certified"
+    assert case.state == "certified"
     with pytest.raises(FedUnlearnError, match="is not in service yet"):
         purge(desk, case.id)
-    assert answer(desk, document()).standing == "purged"
+    assert answer(desk, document()).state == "purged"
 
 
 def test_a_request_with_a_lost_key_can_only_be_purged(desk):
@@ -120,4 +120,4 @@ def test_a_request_with_a_lost_key_can_only_be_purged(desk):
     destroy(desk.place(case.id) / "key")
     with pytest.raises(FedUnlearnError, match="is gone"):
         answer(desk, document())
-    assert purge(desk, case.id, withdrawn=True).standing == "purged"
+    assert purge(desk, case.id, withdrawn=True).state == "purged"

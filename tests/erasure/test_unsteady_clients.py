@@ -44,11 +44,11 @@ def tried(folder: Path, there: Unsteady) -> tuple[Case, str]:
 def end(folder: Path, there: Unsteady, *, left: bool = False) -> str:
     """How an attempt ends; whatever happens, it is told. ``left`` says that the target is not back."""
     case, told = tried(folder, there)
-    assert case.standing.ended != bool(told)
-    if case.standing == "certified":
+    assert (case.state.open and not case.state.failed) == bool(told)
+    if case.state == "certified":
         assert "verified" in [entry.event for entry in case.current]
         assert not left or case.last("certified").fields["claim"] == "PROCESS_ONLY"
-    return "resumable" if told else str(case.standing)
+    return "resumable" if told else str(case.state)
 
 
 def finished(folder: Path) -> Case:
@@ -69,15 +69,15 @@ def test_a_target_that_leaves_is_partly_answered_and_the_answer_goes_on_when_it_
     case, told = tried(folder, Unsteady(lambda client, number: client == TARGET and number >= left_at))
     if left_at == 1:
         assert "is not present" in told
-        assert case.standing == "authenticated"
+        assert case.state == "authenticated"
     elif left_at in ROUNDS:
-        assert case.standing == "partial"
+        assert case.state == "partial"
         assert case.entries[-1].fields["claim"] == "PARTIAL"
         assert case.entries[-1].fields["reason"] == "missing_reply"
     else:
         assert case.last("certified").fields["claim"] == "PROCESS_ONLY"
     case = finished(folder)
-    assert case.standing == "purged"
+    assert case.state == "purged"
     assert contents(folder)["model.safetensors"] == whole["model.safetensors"]
 
 
@@ -99,7 +99,7 @@ def leave_everywhere(new: Path, exchanges: int, place: Path, every: int) -> Coun
         )
         role = "target" if client == TARGET else "retained"
         found[f"{role} {end(folder, there, left=client == TARGET and forever)}"] += 1
-        assert finished(folder).standing in ("purged", "escalated", "certified")
+        assert finished(folder).state in ("purged", "escalated", "certified")
         shutil.rmtree(folder)
     print(f"R9: {found.total()} drops, {found.total()} typed ends; {dict(found)}")
     return found
@@ -125,7 +125,7 @@ def random_schedules(new: Path, place: Path, count: int) -> None:
 
         folder = shutil.copytree(new, place / "desk")
         found[end(folder, Unsteady(absent))] += 1
-        assert finished(folder).standing in ("purged", "escalated", "certified")
+        assert finished(folder).state in ("purged", "escalated", "certified")
         shutil.rmtree(folder)
     print(f"R9: {count} random schedules, {count} typed ends; {dict(found)}")
 

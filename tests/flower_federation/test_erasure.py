@@ -19,7 +19,7 @@ import pytest
 from support.deployment import Deployment, until
 
 from fedunlearn import Sequential, module_hash
-from fedunlearn.erasure import Claim, Standing, against_retraining, erase, open_desk, receive
+from fedunlearn.erasure import Claim, RequestState, against_retraining, erase, open_desk, receive
 from fedunlearn.signing import new_key, public_part
 
 pytestmark = pytest.mark.deployment
@@ -135,7 +135,7 @@ def test_a_request_from_the_signature_to_the_certificate(deployment, example, tm
 
     (case,) = open_desk(folder).cases()
     place = folder / "requests" / case.id
-    assert case.standing is Standing.PURGED
+    assert case.state is RequestState.PURGED
     certified = case.last("certified")
     assert certified is not None
     assert certified.fields["claim"] == Claim.BEHAVIOURALLY_EQUIVALENT
@@ -173,5 +173,5 @@ def without_faults(example, desk: Path, folder: Path, request: Path) -> str:
     case = receive(opened, request.read_text().strip(), module_hash(model))
     auditor = against_retraining(opened, case.id, federation, model, rounds=server_app.ROUNDS)
     case = erase(opened, case.id, federation, model, auditor=auditor)
-    assert case.standing is Standing.CERTIFIED
+    assert case.state is RequestState.CERTIFIED
     return module_hash(model)

@@ -128,7 +128,7 @@ def finish_desk(folder: Path) -> str:
     verify(
         (place / "certificate.json").read_text(), folder / "controller.pub", ledger=folder / "ledger.jsonl"
     )
-    return f"{case.standing} {desks.module_hash(desks.production(opened))}"
+    return f"{case.entries[-1].event} {desks.module_hash(desks.production(opened))}"
 
 
 def ends(folder: Path, states: Collection[str]) -> dict[str, str]:

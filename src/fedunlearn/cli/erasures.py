@@ -179,9 +179,9 @@ def erase(
     if case.purging or due(opened, case):
         case = purge(opened, case.id)
     _print_case(opened, case, before)
-    if case.standing.failed:
+    if case.state.failed:
         print_text(_why(opened, case))
-        fail(f"request {case.id} is {case.standing}: {case.next_step}", 3, case.standing)
+        fail(f"request {case.id} is {case.state}: {case.next_step}", 3, case.state)
 
 
 def requests(folder: DeskFolder) -> None:
@@ -190,7 +190,7 @@ def requests(folder: DeskFolder) -> None:
 
     opened = open_desk(folder)
     rows = [
-        [case.id, _standing(case), _deadline(case, opened.clock()), case.next_step] for case in opened.cases()
+        [case.id, _state(case), _deadline(case, opened.clock()), case.next_step] for case in opened.cases()
     ]
     if rows:
         print_list(["request", "state", "deadline", "next step"], rows)
@@ -234,8 +234,8 @@ def _known(opened: Desk, request: str) -> Case | None:
             code="unknown",
         )
     case = cases[request]
-    if case.standing in ("received", "refused"):
-        raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
+    if not case.state.accepted:
+        raise FedUnlearnError(f"request {request} is {case.state}: {case.next_step}")
     return case
 
 
@@ -250,20 +250,19 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _standing(case: Case) -> str:
+def _state(case: Case) -> str:
     """The state with claim and reason, what the retained clients lost, or that the client has withdrawn."""
+    from ..erasure import RequestState
     from ..erasure.certification import NOTICEABLE
 
     if case.withdrawn:
-        return f"{case.standing} (withdrawn)"
+        return f"{case.state} (withdrawn)"
     told = [entry.fields for entry in case.entries if entry.fields.keys() & {"claim", "reason"}] or [{}]
-    words = [
-        told[-1][key] for key in ("claim", "reason") if told[-1].get(key, case.standing) != case.standing
-    ]
-    found = verified.fields["measures"] if (verified := case.last("verified")) else {}
+    words = [told[-1][key] for key in ("claim", "reason") if told[-1].get(key, case.state) != case.state]
+    found = verified.fields["measures"] if (verified := case.last(RequestState.VERIFIED)) else {}
     if found.get("r_acc_before", 0) - found.get("r_acc", 0) > NOTICEABLE:
         words.append(f"R-Acc {found['r_acc_before']:.1%} → {found['r_acc']:.1%}")
-    return f"{case.standing} ({', '.join(words)})" if words else str(case.standing)
+    return f"{case.state} ({', '.join(words)})" if words else str(case.state)
 
 
 def _why(opened: Desk, case: Case) -> str:
@@ -276,10 +275,12 @@ def _why(opened: Desk, case: Case) -> str:
 
 
 def _deadline(case: Case, now: float) -> str:
-    if case.deadline is None or case.standing == "refused":
+    from ..erasure import RequestState
+
+    if case.deadline is None or case.state is RequestState.REFUSED:
         return "-"
     day = time.strftime("%Y-%m-%d", time.gmtime(case.deadline))
-    if not case.standing.open:
+    if not case.state.open:
         return day
     left = int((case.deadline - now) // 86400)
     return f"{day} ({left} days left)" if left >= 0 else f"{day} (missed)"
@@ -290,7 +291,7 @@ def _print_case(opened: Desk, case: Case, before: tuple[Entry, ...]) -> None:
     place = opened.place(case.id)
     out.print()
     out.print(f"request      {case.id}", soft_wrap=True)
-    out.print(f"state        {case.standing}{' (withdrawn)' if case.withdrawn else ''}", soft_wrap=True)
+    out.print(f"state        {case.state}{' (withdrawn)' if case.withdrawn else ''}", soft_wrap=True)
     end = next((e for e in reversed(case.entries) if "claim" in e.fields), None)
     if end is not None:
         from ..erasure.claim import Claim
@@ -308,4 +309,4 @@ def _print_case(opened: Desk, case: Case, before: tuple[Entry, ...]) -> None:
             out.print(f"{title:<12} {place / name}", soft_wrap=True)
     if case.entries == before:
         then = "" if case.next_step == "none" else f" Next: {case.next_step}."
-        print_text(f"\nNothing was done: the request was already {case.standing}.{then}")
+        print_text(f"\nNothing was done: the request was already {case.state}.{then}")

@@ -37,7 +37,7 @@ ERRORS: Mapping[str, str] = {
     "key": "A key is missing, unreadable or of the wrong kind.",
     "purged": "The key was destroyed, so what it protected cannot be read.",
 }
-"""The codes of errors; those of ``Refusal``, ``Status`` and ``Standing`` come in addition."""
+"""The codes of errors; those of ``Refusal``, ``Status`` and ``RequestState`` come in addition."""
 
 WARNINGS: Mapping[str, str] = {
     "absent": "A client is not present, and is left out.",

@@ -8,9 +8,10 @@ from .admission import plan_erasure
 from .answer import erase
 from .certificate import Verified, verify
 from .claim import Claim
-from .desk import Case, Desk, Standing, open_desk
+from .desk import Case, Desk, open_desk
 from .plan import Plan, make_plan
 from .reception import examine, receive
+from .request_state import RequestState
 from .retention import due, purge
 from .retraining import against_retraining
 from .settings import Policy, read_policy
@@ -21,7 +22,7 @@ __all__ = [
     "Desk",
     "Plan",
     "Policy",
-    "Standing",
+    "RequestState",
     "Verified",
     "against_retraining",
     "due",

@@ -22,6 +22,7 @@ from ..signing import stated_model
 from .certification import NOTICEABLE, RETRAINED, check_words
 from .desk import Case, Desk
 from .plan import Plan, make_plan
+from .request_state import RequestState
 from .settings import SETTINGS
 from .work import RUN, Work
 
@@ -127,7 +128,7 @@ def admit(work: Work, plan: Plan, given: History | None) -> None:
     that was kept is used again: the client's rows are nowhere else.
     """
     model = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
-    last = work.case.last("admitted")
+    last = work.case.last(RequestState.ADMITTED)
     history = recorded(work) or given
     same = {"model": model_hash(model), "settings": settings(work.desk, plan.method)}
     if last is None or not same.items() <= last.fields.items():
@@ -143,7 +144,7 @@ def admit(work: Work, plan: Plan, given: History | None) -> None:
         write(work.place / HISTORY, sealed, private=True)
         kept["history"] = hashlib.sha256(sealed).hexdigest()
     work.tell(
-        "admitted",
+        RequestState.ADMITTED,
         method=plan.method,
         retained=plan.retained,
         rounds=plan.total("rounds"),
@@ -169,7 +170,7 @@ def settings(desk: Desk, method: str, *, of_0_2: bool = False) -> str:
 
 def original(work: Work) -> State:
     """The model before the request."""
-    path, admitted = work.place / ORIGINAL, work.case.last("admitted")
+    path, admitted = work.place / ORIGINAL, work.case.last(RequestState.ADMITTED)
     state = read_state(path, work.key)[0]
     if admitted is None or model_hash(state) != admitted.fields["model"]:
         raise FedUnlearnError(f"{path} is not the model that was admitted: restore it from a copy")
@@ -178,7 +179,7 @@ def original(work: Work) -> State:
 
 def recorded(work: Work) -> History | None:
     """The history that was admitted, if one was given."""
-    path, admitted = work.place / HISTORY, work.case.last("admitted")
+    path, admitted = work.place / HISTORY, work.case.last(RequestState.ADMITTED)
     if admitted is None or "history" not in admitted.fields:
         return None
     content = path.read_bytes() if path.exists() else b""
@@ -211,7 +212,7 @@ def _desk_problems(work: Work, case: Case | None, document: str | None, method: 
     if case is None or not case.under_way:
         yield from _turn_problems(work, document)
         return
-    admitted, method = case.last("admitted"), work.desk.policy.method or work.method
+    admitted, method = case.last(RequestState.ADMITTED), work.desk.policy.method or work.method
     same = [settings(work.desk, method, of_0_2=earlier) for earlier in (False, True)]
     if admitted is None or admitted.fields["settings"] not in same:
         yield (
@@ -223,7 +224,7 @@ def _desk_problems(work: Work, case: Case | None, document: str | None, method: 
 def _examine(work: Work, document: str) -> None:
     """Refuse a request that the federation would not accept; a client that is gone is not asked."""
     if isinstance(work.federation, Authorising) and not work.gone:
-        authenticated = work.case.last("authenticated") if work.request else None
+        authenticated = work.case.last(RequestState.AUTHENTICATED) if work.request else None
         work.federation.examine(
             work.client,
             document,
@@ -237,11 +238,11 @@ def _turn_problems(work: Work, document: str | None) -> Iterator[str]:
     model = module_hash(work.model)
     for other in work.desk.cases():
         if other.id != work.request and other.under_way:
-            yield f"request {other.id} is {other.standing}: finish or purge it first"
+            yield f"request {other.id} is {other.state}: finish or purge it first"
     installed = [entry for entry in work.desk.ledger.entries if entry.event == "installed"]
     if installed and installed[-1].fields["model"] == model:
         return
-    replaced = [work.desk.case(entry.request).last("admitted") for entry in installed]
+    replaced = [work.desk.case(entry.request).last(RequestState.ADMITTED) for entry in installed]
     if model in [admitted.fields["model"] for admitted in replaced if admitted]:
         yield (
             "the model still knows a client that this desk has forgotten: put the one that was installed "

@@ -27,7 +27,8 @@ from ..signing import stated_client
 from .admission import admit, check, original, recorded, require_ready
 from .certification import MODEL, install
 from .conclusion import conclude, found, target_missing
-from .desk import Case, Desk, Standing
+from .desk import Case, Desk
+from .request_state import RequestState
 from .work import RUN, Auditor, Work
 
 
@@ -56,20 +57,20 @@ def erase(
     with locked(desk.folder / "work.lock"):
         desk.ledger.settle()
         case = desk.case(request)
-        if case.standing in (Standing.RECEIVED, Standing.REFUSED):
-            raise FedUnlearnError(f"request {request} is {case.standing}: {case.next_step}")
+        if not case.state.accepted:
+            raise FedUnlearnError(f"request {request} is {case.state}: {case.next_step}")
         if case.purging:
-            done = case.standing is Standing.PURGED
+            done = case.state is RequestState.PURGED
             raise FedUnlearnError(
                 f"request {request} is {'purged' if done else 'being purged: ' + case.next_step}"
             )
         client = stated_client(desk.document(request))
         work = Work(desk, request, client, federation, model, gone, engine)
-        if not case.last("certified"):
+        if not case.last(RequestState.CERTIFIED):
             _authorise(work)
             plan = check(work, case, desk.document(request), history, build)
             require_ready(plan)
-            if case.standing is Standing.AUTHENTICATED or case.standing.failed:
+            if case.state is RequestState.AUTHENTICATED or case.state.failed:
                 admit(work, plan, read_history(history) if isinstance(history, Path) else history)
             if isinstance(history, Path) and recorded(work) is not None:
                 remove_rows(history, [client])
@@ -80,7 +81,7 @@ def erase(
 def _put_into_service(work: Work) -> Case:
     """The model of a certified request replaces the one in production, and the client takes part no more."""
     case = work.case
-    if (certified := case.last("certified")) is not None and case.last("installed") is None:
+    if (certified := case.last(RequestState.CERTIFIED)) is not None and case.last("installed") is None:
         work.desk.suppress(work.request, work.client)
         install(work.desk, certified)
         work.tell("installed", model=certified.fields["model"])
@@ -95,7 +96,7 @@ def _authorise(work: Work) -> None:
     The request must have been valid, and about a model that the desk served, when the desk authenticated it:
     a run that takes longer is not cut off. A client that is gone is not asked for anything.
     """
-    authenticated = work.case.last("authenticated")
+    authenticated = work.case.last(RequestState.AUTHENTICATED)
     if isinstance(work.federation, Authorising) and not work.gone and authenticated is not None:
         work.federation.authorise(
             work.client,
@@ -118,8 +119,8 @@ def _unlearn(
     """Runs the method, unless this attempt has ended, and tells what was found."""
     desk, policy = work.desk, work.desk.policy
     case = work.case
-    if case.standing is Standing.ADMITTED:
-        work.tell("unlearning", attempt=case.attempt + 1)
+    if case.state is RequestState.ADMITTED:
+        work.tell(RequestState.UNLEARNING, attempt=case.attempt + 1)
     vectors.load(work.model, before)
     try:
         outcome = forget(
@@ -158,8 +159,8 @@ def _follow(work: Work, event: Event) -> None:
     follows = any(each.stage is Stage.POSTTRAINING for each in event.phases[event.progress.phase :])
     if phase.stage is Stage.UNLEARNING and ended and not state.status.failed:
         if "verified" not in told:
-            work.tell("verified", **found(event.metrics, state, "unlearning"))
+            work.tell(RequestState.VERIFIED, **found(event.metrics, state, "unlearning"))
         if follows and "recovering" not in told:
-            work.tell("recovering", attempt=work.case.attempt)
+            work.tell(RequestState.RECOVERING, attempt=work.case.attempt)
     elif phase.stage is Stage.POSTTRAINING and "recovering" not in told:
-        work.tell("recovering", attempt=work.case.attempt)
+        work.tell(RequestState.RECOVERING, attempt=work.case.attempt)

@@ -136,9 +136,7 @@ def _check_receipt(path: Path, document: str, public_key: KeySource, ledger: Pat
     receipt = opened(text, RECEIPT, public_key)
     if receipt.get("certificate_sha256") != _digest(document):
         raise Refused(Refusal.BAD_FIELDS, f"{path} is the receipt of another certificate")
-    if ledger is not None and not any(
-        entry.event == "purged" and entry.fields.get("receipt") == _digest(text) for entry in read(ledger)
-    ):
+    if ledger is not None and not any(entry.fields.get("receipt") == _digest(text) for entry in read(ledger)):
         raise FedUnlearnError(f"{ledger} does not record the purge of {path}: copy the ledger again")
     return f"{path} says that {receipt['deleted']} files and folders were deleted, and their key destroyed."
 

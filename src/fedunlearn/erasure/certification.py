@@ -17,7 +17,7 @@ from ..runs.files import tensor_bytes
 from ..signing import key_id, public_part
 from .certificate import issue
 from .certificate_page import certificate_page
-from .desk import DAY, Desk, Standing
+from .desk import DAY, Desk
 from .evidence_entries import COARSE, guard_counts, this_environment
 from .ledger import Entry
 from .predicate import (
@@ -38,6 +38,7 @@ from .predicate import (
     Safety,
     StageFacts,
 )
+from .request_state import RequestState
 from .vocabulary import Artefact, Backups, EndState, GuardEvent, Purpose, Scope
 from .work import Work
 
@@ -65,7 +66,7 @@ KEPT_IF_CERTIFIED = (
 )
 
 
-def certify(work: Work, end: Standing, outcome: Outcome, evidence: Evidence) -> tuple[str, Predicate]:
+def certify(work: Work, end: RequestState, outcome: Outcome, evidence: Evidence) -> tuple[str, Predicate]:
     """Sign the certificate of a request and write it, with the model if that may be used.
 
     Return the document and its predicate.
@@ -74,7 +75,8 @@ def certify(work: Work, end: Standing, outcome: Outcome, evidence: Evidence) -> 
     module = copy.deepcopy(work.model)
     vectors.load(module, outcome.state)
     content = tensor_bytes(module.state_dict())
-    received, admitted, last = case.received, case.last("admitted"), case.last("received")
+    received, last = case.received, case.last(RequestState.RECEIVED)
+    admitted = case.last(RequestState.ADMITTED)
     assert received and admitted and last and case.deadline is not None
     closed = int(desk.clock())
     head, length = desk.ledger.head
@@ -88,7 +90,7 @@ def certify(work: Work, end: Standing, outcome: Outcome, evidence: Evidence) -> 
             received=received.time,
             closed=max(closed, received.time),
             deadline=case.deadline,
-            deadline_met=closed <= case.deadline if end is Standing.CERTIFIED else None,
+            deadline_met=closed <= case.deadline if end is RequestState.CERTIFIED else None,
         ),
         model_before=ModelBefore(sha256=admitted.fields["model"]),
         model_after=ModelAfter(
@@ -114,9 +116,9 @@ def certify(work: Work, end: Standing, outcome: Outcome, evidence: Evidence) -> 
         evidence=evidence,
         claim=Claimed.of(EndState[end.name], evidence),
         retention=Retention(
-            to_delete=tuple(_deletions(place, admitted, delete_by)) if end is Standing.CERTIFIED else (),
+            to_delete=tuple(_deletions(place, admitted, delete_by)) if end is RequestState.CERTIFIED else (),
             key_id=work.key.id,
-            kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is Standing.CERTIFIED else KEPT,
+            kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is RequestState.CERTIFIED else KEPT,
             backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
             backups_until=closed + policy.backup_days * DAY if policy.backup_days else None,
         ),
@@ -125,7 +127,7 @@ def certify(work: Work, end: Standing, outcome: Outcome, evidence: Evidence) -> 
         notices=Notices(recipients_informed=policy.recipients),
     )
     document = issue(predicate, desk.controller_key)
-    if end is Standing.CERTIFIED:
+    if end is RequestState.CERTIFIED:
         write(place / MODEL, content, private=True)
     write(place / CERTIFICATE, document.encode())
     signer = key_id(public_part(desk.controller_key))

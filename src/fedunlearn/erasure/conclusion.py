@@ -13,10 +13,10 @@ from ..core.hashes import model_hash
 from ..driver.endings import starting, worse
 from ..evidence import Verdict
 from .certification import certify, utility
-from .desk import Standing
 from .evidence_entries import evidence_entries
 from .predicate import Evidence as Tested
 from .predicate import verdict_of
+from .request_state import RequestState
 from .vocabulary import Grade, Measure
 from .work import Auditor, Work
 
@@ -32,11 +32,11 @@ MEASURES = (
 )
 """What the ledger tells of a stage: means over clients, never a value of an example."""
 ENDS = {
-    Status.NO_DIRECTION: Standing.NO_DIRECTION,
-    Status.GUARD_STOP: Standing.GUARD_STOP,
-    Status.MISSING_REPLY: Standing.PARTIAL,
-    Status.DIVERGED: Standing.ESCALATED,
-    Status.HARMED: Standing.ESCALATED,
+    Status.NO_DIRECTION: RequestState.NO_DIRECTION,
+    Status.GUARD_STOP: RequestState.GUARD_STOP,
+    Status.MISSING_REPLY: RequestState.PARTIAL,
+    Status.DIVERGED: RequestState.ESCALATED,
+    Status.HARMED: RequestState.ESCALATED,
 }
 """How a request ends whose run failed."""
 
@@ -44,22 +44,22 @@ ENDS = {
 def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | None) -> None:
     """Collects the evidence, issues the certificate that follows from it, and tells how the request ended."""
     evidence = None if outcome.status.failed else _evidence(work, before, outcome.state, auditor)
-    told = {entry.fields.get("stage") for entry in work.case.current if entry.event == "verified"}
+    told = {entry.fields.get("stage") for entry in work.case.current if entry.event == RequestState.VERIFIED}
     if not outcome.status.failed and "end" not in told:
         verdict = str((evidence and evidence.verdict) or "none").replace(" ", "-")
         measured = found(outcome.metrics[-1], outcome.state, "end")
         if accuracies := utility(outcome):
             measured["measures"]["r_acc_before"] = accuracies[0]
-        work.tell("verified", **measured, guards=dict(outcome.guards or {}), verdict=verdict)
+        work.tell(RequestState.VERIFIED, **measured, guards=dict(outcome.guards or {}), verdict=verdict)
     entries, untested = evidence_entries(evidence, work.client)
     grade = Grade.G3 if evidence is None else Grade.G1
     tested = Tested(grade=grade, entries=entries, not_tested=untested)
     reason = _reason(outcome, tested, work.desk.policy.floor)
-    end = Standing.CERTIFIED if not reason else ENDS.get(outcome.status, Standing.ESCALATED)
+    end = RequestState.CERTIFIED if not reason else ENDS.get(outcome.status, RequestState.ESCALATED)
     document, predicate = certify(work, end, outcome, tested)
     digest = hashlib.sha256(document.encode()).hexdigest()
     after, claim = predicate.model_after, str(predicate.claim.claim)
-    more = {"file": after.file_sha256} if end is Standing.CERTIFIED else {"reason": reason}
+    more = {"file": after.file_sha256} if end is RequestState.CERTIFIED else {"reason": reason}
     work.tell(end, claim=claim, model=after.sha256, certificate=digest, **more)
 
 
@@ -75,7 +75,7 @@ def found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
 
 def target_missing(work: Work, outcome: Outcome) -> bool:
     """Whether a run lacks the client that asked, and not somebody else."""
-    admitted = work.case.last("admitted")
+    admitted = work.case.last(RequestState.ADMITTED)
     if work.gone or admitted is None or not admitted.fields["asks"]:
         return False
     named = re.search(rf"(?<![\w.-]){re.escape(work.client)}(?![\w-]|\.\w)", outcome.reason)

@@ -6,91 +6,19 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from ..core import ClientId, FedUnlearnError, did_you_mean
 from ..runs import fingerprint, json_bytes, read_json, write
 from .keys import Key, key_in, read_key
 from .ledger import Entry, Ledger
+from .request_state import FIRST, RequestState
 from .settings import Policy, read_policy
 
 DAY = 24 * 3600
 SUPPRESSED = "suppressed.json"
 """Keyed hashes of the clients that were forgotten."""
 NONCES = "nonces"
-
-
-class Standing(StrEnum):
-    """How a request stands."""
-
-    RECEIVED = "received"
-    REFUSED = "refused"
-    AUTHENTICATED = "authenticated"
-    ADMITTED = "admitted"
-    UNLEARNING = "unlearning"
-    VERIFIED = "verified"
-    RECOVERING = "recovering"
-    CERTIFIED = "certified"
-    PARTIAL = "partial"
-    NO_DIRECTION = "no_direction"
-    GUARD_STOP = "guard_stop"
-    ESCALATED = "escalated"
-    PURGED = "purged"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is done unless somebody decides so."""
-        return self in ENDS
-
-    @property
-    def failed(self) -> bool:
-        """Whether the client waits for somebody's decision."""
-        return self in FAILURES
-
-    @property
-    def open(self) -> bool:
-        """Whether the client still waits for its erasure."""
-        return self not in (Standing.REFUSED, Standing.CERTIFIED, Standing.PURGED)
-
-
-FAILURES = (Standing.PARTIAL, Standing.NO_DIRECTION, Standing.GUARD_STOP, Standing.ESCALATED)
-WORK = (Standing.ADMITTED, Standing.UNLEARNING, Standing.VERIFIED, Standing.RECOVERING)
-ENDS = (Standing.REFUSED, Standing.CERTIFIED, *FAILURES, Standing.PURGED)
-
-AFTER: dict[Standing | None, tuple[Standing, ...]] = {
-    None: (Standing.RECEIVED, Standing.REFUSED),
-    Standing.RECEIVED: (Standing.RECEIVED, Standing.AUTHENTICATED, Standing.REFUSED),
-    Standing.REFUSED: (Standing.RECEIVED, Standing.REFUSED),
-    Standing.AUTHENTICATED: (Standing.ADMITTED, Standing.PURGED),
-    Standing.ADMITTED: (Standing.UNLEARNING, Standing.PURGED),
-    Standing.UNLEARNING: (Standing.VERIFIED, Standing.RECOVERING, *FAILURES, Standing.PURGED),
-    Standing.RECOVERING: (Standing.VERIFIED, *FAILURES, Standing.PURGED),
-    Standing.VERIFIED: (
-        Standing.VERIFIED,
-        Standing.RECOVERING,
-        Standing.CERTIFIED,
-        *FAILURES,
-        Standing.PURGED,
-    ),
-    **dict.fromkeys(FAILURES, (Standing.ADMITTED, Standing.PURGED)),
-    Standing.CERTIFIED: (Standing.PURGED,),
-    Standing.PURGED: (),
-}
-"""Which states may follow each."""
-
-NEXT_STEPS = {
-    Standing.RECEIVED: "hand the request in again: {erase}",
-    Standing.REFUSED: "none; the client may sign a new request",
-    Standing.AUTHENTICATED: "look at the plan, then {erase}",
-    **dict.fromkeys(WORK, "continue with {erase}"),
-    Standing.CERTIFIED: "send the certificate; fedunlearn purge",
-    Standing.PARTIAL: "the client did not stay: wait for it and erase again, or retrain without it",
-    Standing.NO_DIRECTION: "no step forgets without harm to others: erase again with another method",
-    Standing.GUARD_STOP: "look at the warnings, then erase again with another method",
-    Standing.ESCALATED: "decide: erase again with another method or more rounds, or withdraw the model",
-    Standing.PURGED: "none",
-}
 
 
 @dataclass(frozen=True)
@@ -103,20 +31,22 @@ class Case:
     """What answers it."""
 
     def __post_init__(self) -> None:
-        before: Standing | None = None
-        for entry in self.entries:
-            if entry.event in _STATES:
-                now = Standing(entry.event)
-                if now not in AFTER[before]:
-                    raise FedUnlearnError(
-                        f"the ledger says that request {self.id} was {now} after it was {before}, which "
-                        "cannot be: restore the ledger from a copy"
-                    )
-                before = now
+        before: RequestState | None = None
+        for now in self._states():
+            if now not in (FIRST if before is None else before.next):
+                raise FedUnlearnError(
+                    f"the ledger says that request {self.id} was {now} after it was {before}, which "
+                    "cannot be: restore the ledger from a copy",
+                    code="damaged",
+                )
+            before = now
+
+    def _states(self) -> list[RequestState]:
+        return [state for entry in self.entries for state in RequestState if state == entry.event]
 
     @property
-    def standing(self) -> Standing:
-        return Standing(next(entry.event for entry in reversed(self.entries) if entry.event in _STATES))
+    def state(self) -> RequestState:
+        return self._states()[-1]
 
     @property
     def deadline(self) -> int | None:
@@ -126,7 +56,7 @@ class Case:
     @property
     def received(self) -> Entry | None:
         """The first receipt."""
-        return next((entry for entry in self.entries if entry.event == "received"), None)
+        return next((entry for entry in self.entries if entry.event == RequestState.RECEIVED), None)
 
     @property
     def purging(self) -> bool:
@@ -143,38 +73,33 @@ class Case:
     def under_way(self) -> bool:
         """Whether its model may still replace the one in production without anybody's decision."""
         return not self.purging and (
-            self.standing in WORK or (self.standing is Standing.CERTIFIED and self.last("installed") is None)
+            self.state.under_way or (self.state is RequestState.CERTIFIED and self.last("installed") is None)
         )
 
     @property
     def waiting(self) -> bool:
         """Whether its client can hand in no other."""
-        return self.under_way or (
-            self.standing.open and self.standing is not Standing.RECEIVED and not self.purging
-        )
+        return self.under_way or (self.state.open and self.state.accepted and not self.purging)
 
     @property
     def attempt(self) -> int:
         """How often a method has been tried."""
-        return sum(entry.event == "unlearning" for entry in self.entries)
+        return sum(entry.event == RequestState.UNLEARNING for entry in self.entries)
 
     @property
     def current(self) -> tuple[Entry, ...]:
         """The entries of the last attempt."""
-        starts = [n for n, entry in enumerate(self.entries) if entry.event == "unlearning"]
+        starts = [n for n, entry in enumerate(self.entries) if entry.event == RequestState.UNLEARNING]
         return self.entries[starts[-1] :] if starts else ()
 
     @property
     def next_step(self) -> str:
-        if self.purging and self.standing is not Standing.PURGED:
+        if self.purging and self.state is not RequestState.PURGED:
             return "finish with fedunlearn purge"
-        return NEXT_STEPS[self.standing].format(erase=self.erase)
+        return self.state.advice.format(erase=self.erase)
 
     def last(self, event: str) -> Entry | None:
         return next((entry for entry in reversed(self.entries) if entry.event == event), None)
-
-
-_STATES = frozenset(map(str, Standing))
 
 
 @dataclass(frozen=True)
@@ -196,7 +121,7 @@ class Desk:
 
     def key(self, request: str) -> Key:
         """The key of a request, as long as it has not been destroyed."""
-        path, received = self.place(request) / "key", self.case(request).last("received")
+        path, received = self.place(request) / "key", self.case(request).last(RequestState.RECEIVED)
         key = read_key(path)
         if received is None or key.id != received.fields["key"]:
             raise FedUnlearnError(f"{path} is not the key of request {request}: restore it from a copy")
@@ -204,7 +129,7 @@ class Desk:
 
     def document(self, request: str) -> str:
         """The signed request, as long as it has not been purged."""
-        path, received = self.place(request) / "request.json", self.case(request).last("received")
+        path, received = self.place(request) / "request.json", self.case(request).last(RequestState.RECEIVED)
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -231,7 +156,7 @@ class Desk:
     def waiting_case(self, client: ClientId) -> Case | None:
         """The request of a client that the desk has authenticated and not ended; None without one."""
         for case in self.cases():
-            received = case.last("received")
+            received = case.last(RequestState.RECEIVED)
             if (
                 case.waiting
                 and received
@@ -258,7 +183,7 @@ class Desk:
         """Leaves a client out of every later request; the ledger hears of the list before it is written."""
         hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
         case = self.case(request)
-        told, certified = case.last("installing"), case.last("certified")
+        told, certified = case.last("installing"), case.last(RequestState.CERTIFIED)
         left = f"{client} left {certified.fields['model']}" if certified else client
         hashes = sorted({*hashes, key.pseudonym(client), key.pseudonym(left)})
         digest = fingerprint([key.id, *hashes])
@@ -280,7 +205,7 @@ class Desk:
         known, since, anew = set[str](), set[str](), False
         for entry in entries:
             model = entry.fields["model"]
-            anew = anew or (entry.event == "admitted" and model not in known)
+            anew = anew or (entry.event == RequestState.ADMITTED and model not in known)
             if entry.event == "installed" and model in (left or installed)[-1:]:
                 since, anew = set(), False
             known.add(model)

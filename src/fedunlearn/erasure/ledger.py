@@ -17,6 +17,7 @@ from ..core import FedUnlearnError
 from ..runs import locked, write
 from ..runs.files import explained
 from ..signing import KeySource, Refused, opened, public_part, sign
+from .request_state import FAILURES, RequestState
 
 GENESIS = "0" * 64
 HEAD = "application/vnd.fedunlearn.ledger-head.v1+json"
@@ -52,17 +53,18 @@ def _mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     )
 
 
+_FAILED = {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code}
 FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "received": {
+    RequestState.RECEIVED: {
         "document": _digest,
         "subject": _digest,
         "scope": _code,
         "deadline": _count,
         "key": _digest,
     },
-    "refused": {"document": _digest, "reason": _code},
-    "authenticated": {"signer": _digest},
-    "admitted": {
+    RequestState.REFUSED: {"document": _digest, "reason": _code},
+    RequestState.AUTHENTICATED: {"signer": _digest},
+    RequestState.ADMITTED: {
         "model": _digest,
         "method": _code,
         "retained": _count,
@@ -72,9 +74,9 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "history": _digest,
         "asks": _flag,
     },
-    "unlearning": {"attempt": _count},
-    "recovering": {"attempt": _count},
-    "verified": {
+    RequestState.UNLEARNING: {"attempt": _count},
+    RequestState.RECOVERING: {"attempt": _count},
+    RequestState.VERIFIED: {
         "stage": _code,
         "rounds": _count,
         "model": _digest,
@@ -82,15 +84,12 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "guards": _mapping(_count),
         "verdict": _code,
     },
-    "certified": {"claim": _code, "model": _digest, "certificate": _digest, "file": _digest},
-    "partial": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
-    "no_direction": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
-    "guard_stop": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
-    "escalated": {"claim": _code, "model": _digest, "certificate": _digest, "reason": _code},
+    RequestState.CERTIFIED: {"claim": _code, "model": _digest, "certificate": _digest, "file": _digest},
+    **dict.fromkeys(FAILURES, _FAILED),
     "installing": {"suppressed": _digest},
     "installed": {"model": _digest},
     "purging": {"key": _digest, "files": _count, "withdrawn": _flag},
-    "purged": {"files": _count, "receipt": _digest},
+    RequestState.PURGED: {"files": _count, "receipt": _digest},
 }
 """What each event may record, and in which form: codes, digests and numbers only."""
 

@@ -8,8 +8,9 @@ from ..core import ClientId, FedUnlearnError
 from ..runs import locked, write
 from ..runs.files import explained, remove_partial
 from ..signing import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
-from .desk import DAY, NONCES, Case, Desk, Standing
+from .desk import DAY, NONCES, Case, Desk
 from .keys import destroy, key_in
+from .request_state import RequestState
 
 
 def identify(document: str) -> str:
@@ -33,26 +34,26 @@ def _receive(desk: Desk, document: str, model_sha256: str | None) -> Case:
         remove_partial(desk.folder / NONCES)
     request, digest = identify(document), hashlib.sha256(document.encode(errors="replace")).hexdigest()
     known = desk.ledger.of(request)
-    before = Case(request, known).standing if known else None
-    if before not in (None, Standing.RECEIVED, Standing.REFUSED):
+    before = Case(request, known).state if known else None
+    if before is not None and before.accepted:
         return Case(request, known)
     try:
         client = stated_client(document)
-        if before is Standing.REFUSED:
+        if before is RequestState.REFUSED:
             examine(desk, document, model_sha256)
-        if before is not Standing.RECEIVED or not _has_key(desk, request):
+        if before is not RequestState.RECEIVED or not _has_key(desk, request):
             _begin(desk, request, digest, client)
         checked = examine(desk, document, model_sha256)
         use_nonce(desk.folder / NONCES, checked, request)
     except Refused as refusal:
         _forget_refused(desk, request)
-        entries = desk.ledger.of(request)
-        if not entries or entries[-1].event != "refused" or entries[-1].fields["reason"] != refusal.reason:
-            desk.ledger.append(request, "refused", document=digest, reason=str(refusal.reason))
+        last = next(reversed(desk.ledger.of(request)), None)
+        if last is None or (last.event, last.fields.get("reason")) != (RequestState.REFUSED, refusal.reason):
+            desk.ledger.append(request, RequestState.REFUSED, document=digest, reason=str(refusal.reason))
         raise
     write(desk.place(request) / "request.json", document.encode(), private=True)
     signer = key_id(desk.folder / desk.policy.clients[client])
-    desk.ledger.append(request, "authenticated", signer=desk.key(request).pseudonym(signer))
+    desk.ledger.append(request, RequestState.AUTHENTICATED, signer=desk.key(request).pseudonym(signer))
     return desk.case(request)
 
 
@@ -70,9 +71,8 @@ def _begin(desk: Desk, request: str, digest: str, client: ClientId) -> None:
     key = key_in(desk.place(request) / "key")
     deadline = int(desk.clock()) + desk.policy.deadline_days * DAY
     subject = key.pseudonym(client)
-    desk.ledger.append(
-        request, "received", document=digest, subject=subject, scope="client", deadline=deadline, key=key.id
-    )
+    facts = {"document": digest, "subject": subject, "scope": "client", "deadline": deadline, "key": key.id}
+    desk.ledger.append(request, RequestState.RECEIVED, **facts)
 
 
 def examine(desk: Desk, document: str, model_sha256: str | None = None) -> ErasureRequest:
@@ -107,7 +107,7 @@ def examine(desk: Desk, document: str, model_sha256: str | None = None) -> Erasu
             "that fedunlearn requests prints (the hash of the file is another one)",
         )
     for other in desk.cases():
-        received = other.last("received")
+        received = other.last(RequestState.RECEIVED)
         if other.id == request or received is None or not other.waiting:
             continue
         if desk.key(other.id).pseudonym(client) == received.fields["subject"]:

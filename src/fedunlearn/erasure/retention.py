@@ -12,8 +12,9 @@ from ..runs.files import explained
 from ..signing import sign
 from .certificate import RECEIPT
 from .certification import CERTIFICATE, MODEL, PAGE
-from .desk import DAY, Case, Desk, Standing
+from .desk import DAY, Case, Desk
 from .keys import destroy
+from .request_state import RequestState
 
 KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
 """What stays in the folder of a request; everything else is deleted."""
@@ -21,9 +22,9 @@ KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
 
 def due(desk: Desk, case: Case) -> bool:
     """Whether the time for which a certified request's files are kept is over."""
-    certified = case.last("certified")
+    certified = case.last(RequestState.CERTIFIED)
     waited = certified is not None and desk.clock() >= certified.time + desk.policy.keep_days * DAY
-    return waited and case.standing is Standing.CERTIFIED
+    return waited and case.state is RequestState.CERTIFIED
 
 
 def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
@@ -35,32 +36,32 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
     with locked(desk.folder / "work.lock"):
         desk.ledger.settle()
         case, place = desk.case(request), desk.place(request)
-        if case.standing is Standing.PURGED:
+        if case.state is RequestState.PURGED:
             _check_kept(case, place)
             return case
-        if case.standing in (Standing.RECEIVED, Standing.REFUSED):
-            raise FedUnlearnError(f"request {request} is {case.standing}: there is nothing to purge")
-        if case.standing is Standing.CERTIFIED and case.last("installed") is None:
+        if not case.state.accepted:
+            raise FedUnlearnError(f"request {request} is {case.state}: there is nothing to purge")
+        if case.state is RequestState.CERTIFIED and case.last("installed") is None:
             raise FedUnlearnError(
                 f"the model of request {request} is not in service yet: continue with fedunlearn erase"
             )
         begun = case.last("purging")
-        if begun is None and case.standing is not Standing.CERTIFIED and not withdrawn:
+        if begun is None and case.state is not RequestState.CERTIFIED and not withdrawn:
             raise FedUnlearnError(
-                f"request {request} is {case.standing}, so it has not been answered: purge it only if the "
+                f"request {request} is {case.state}, so it has not been answered: purge it only if the "
                 "client has withdrawn it (--withdrawn)"
             )
         if begun is None:
             # What lies in folders depends on how often the run was killed.
             doomed = [path for path in place.glob("[!.]*") if path.name not in KEPT]
-            received = case.last("received")
+            received = case.last(RequestState.RECEIVED)
             assert received is not None
             begun = desk.ledger.append(
                 request,
                 "purging",
                 key=received.fields["key"],
                 files=len(doomed),
-                withdrawn=case.last("certified") is None,
+                withdrawn=case.last(RequestState.CERTIFIED) is None,
             )
         deleted = begun.fields["files"]
         destroy(place / "key")
@@ -85,17 +86,17 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
         )
         write(place / "purge.json", receipt.encode())
         digest = hashlib.sha256(receipt.encode()).hexdigest()
-        desk.ledger.append(request, "purged", files=deleted, receipt=digest)
+        desk.ledger.append(request, RequestState.PURGED, files=deleted, receipt=digest)
         return desk.case(request)
 
 
 def _delete_earlier(desk: Desk, case: Case) -> None:
     """Deletes the model of the request before: it is the one that this request had to replace."""
-    admitted = case.last("admitted")
+    admitted = case.last(RequestState.ADMITTED)
     if admitted is None or case.last("installed") is None:
         return
     for other in desk.cases():
-        certified = other.last("certified")
+        certified = other.last(RequestState.CERTIFIED)
         if other.id != case.id and certified and certified.fields["model"] == admitted.fields["model"]:
             path = desk.place(other.id) / MODEL
             with explained(path):

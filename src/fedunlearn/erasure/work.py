@@ -13,6 +13,7 @@ from ..auditing import Evidence
 from ..core import ClientId, Federation, State
 from .desk import Case, Desk
 from .keys import Key
+from .request_state import RequestState
 
 Auditor = Callable[[State, State], Evidence]
 """Compares the model after the request with the one before it."""
@@ -51,6 +52,6 @@ class Work:
     @property
     def method(self) -> str:
         """The method that was admitted."""
-        admitted = self.case.last("admitted")
+        admitted = self.case.last(RequestState.ADMITTED)
         assert admitted is not None
         return str(admitted.fields["method"])

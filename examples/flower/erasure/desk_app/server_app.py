@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def trained(desk: erasure.Desk, federation: fu.Federation, model: nn.Module) -> nn.Module:
     with TemporaryDirectory() as folder:  # no checkpoint of this model may outlive a request
-        server = fu.Server(model, federation, folder=folder, training=desk.policy.local_training)
+        server = fu.Server(model, federation, folder=folder, training=desk.policy.training.local_training())
         server.train(ROUNDS, desk.policy.schedule.pretrain_lr)
     print(f"model {fu.module_hash(server.model)}")
     return server.model
@@ -52,6 +52,6 @@ def answer(desk: erasure.Desk, document: str, federation: fu.Federation, model: 
         case = erasure.erase(desk, case.id, federation, model, auditor=auditor, engine="flower")
     if case.purging or erasure.due(desk, case):
         case = erasure.purge(desk, case.id)
-    print(f"request {case.id} is {case.standing}")
-    if case.standing.failed:
-        raise fu.FedUnlearnError(f"request {case.id} is {case.standing}: {case.next_step}")
+    print(f"request {case.id} is {case.state}")
+    if case.state.failed:
+        raise fu.FedUnlearnError(f"request {case.id} is {case.state}: {case.next_step}")
