@@ -9,3 +9,12 @@ def one_thread() -> None:
     import torch  # not at the top: the process that only distributes tests does without it
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory):
+    from support.chromium import Browser
+
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from support.audits import TARGET, before, marked, network, retrained
-from support.chromium import Browser
 
 import fedunlearn as fu
 
@@ -196,10 +195,3 @@ def audited_comparison(comparison: Path) -> Path:
             home.mkdir(parents=True)
             (home / "evidence.json").write_text(evidence(kind))
     return comparison
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
