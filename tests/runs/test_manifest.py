@@ -94,17 +94,17 @@ def test_each_damage_has_its_sentence(damage, sentence, tmp_path):
 
 def test_a_process_that_another_has_replaced_writes_no_more(tmp_path):
     with locked(tmp_path / "lock"), Recorder(tmp_path, "me", seconds=0) as first:
-        first(Event(Progress(0, 1, State(torch.zeros(1))), PHASES, {"round": 1}))
+        first.record(Event(Progress(0, 1, State(torch.zeros(1))), PHASES, {"round": 1}))
         (tmp_path / "lock").unlink()
         with locked(tmp_path / "lock"), Recorder(tmp_path, "me", seconds=0) as second:
-            second(Event(Progress(0, 2, State(torch.ones(1))), PHASES, {"round": 2}))
+            second.record(Event(Progress(0, 2, State(torch.ones(1))), PHASES, {"round": 2}))
             left = contents(tmp_path)
             with pytest.raises(
                 FedUnlearnError, match=r"claimed it since \(epoch 2 after 1\); it stops before"
             ):
-                first(Event(Progress(0, 2, State(torch.zeros(1))), PHASES, {"round": 3}))
+                first.record(Event(Progress(0, 2, State(torch.zeros(1))), PHASES, {"round": 3}))
             assert contents(tmp_path) == left
-            second(Event(Progress(0, 3, State(torch.ones(1))), PHASES, {"round": 3}))
+            second.record(Event(Progress(0, 3, State(torch.ones(1))), PHASES, {"round": 3}))
     verify(tmp_path)
     assert [row["round"] for row in read_metrics(tmp_path)] == [1, 2, 3]
 

@@ -87,7 +87,7 @@ def test_rounds_after_the_last_checkpoint_are_cut_from_the_metrics(tmp_path):
     whole = unlearn(PHASES, request(), Quadratics(), listeners=[heard.append])
     with Recorder(tmp_path, "me", seconds=0) as recorder:
         for event in heard[:4]:
-            recorder(event)
+            recorder.record(event)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"round": 4, "not": "saved"}\n{"half a li')
     assert len(read_metrics(tmp_path)) == 4  # nobody can tell whether the last line is as it was written
@@ -111,7 +111,7 @@ def test_state_travels_whole(tmp_path):
         reason="why",
     )
     with Recorder(tmp_path, "me") as recorder:
-        recorder(Event(Progress(1, 8, state), PHASES, {"round": 3}))
+        recorder.record(Event(Progress(1, 8, state), PHASES, {"round": 3}))
     back = Recorder(tmp_path, "me").progress
     assert (back.phase, back.elapsed_rounds, back.state.round) == (1, 8, 3)
     assert (back.state.status, back.state.reason) == (Status.CONVERGED, "why")
@@ -156,7 +156,7 @@ def test_foreign_files_among_the_checkpoints_are_ignored(name, tmp_path):
         unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
     (tmp_path / "checkpoints" / name).write_bytes(b"foreign")
     with Recorder(tmp_path, "me", seconds=0) as recorder:
-        recorder(Event(recorder.progress, PHASES, {"round": 10}))
+        recorder.record(Event(recorder.progress, PHASES, {"round": 10}))
     assert (tmp_path / "checkpoints" / name).read_bytes() == b"foreign"
 
 
@@ -207,7 +207,9 @@ def test_damaged_metrics_are_named_by_their_line(tmp_path):
 
 def test_what_is_no_number_is_left_out_of_the_metrics(tmp_path):
     with Recorder(tmp_path, "x") as recorder:
-        recorder(Event(Progress(0, 1, State(torch.zeros(1))), PHASES, {"loss": float("nan"), "asr": 0.5}))
+        recorder.record(
+            Event(Progress(0, 1, State(torch.zeros(1))), PHASES, {"loss": float("nan"), "asr": 0.5})
+        )
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert "loss" not in json.loads(line)
     assert json.loads(line)["asr"] == 0.5

@@ -29,7 +29,19 @@ from .messages import (
 from .phase import EVERYBODY, NOBODY, RETAINED, TARGETS, Jobs, Phase, Role, Round
 from .registry import did_you_mean
 from .request import Request, names_of
-from .state import Event, Guarded, Listener, Metrics, Outcome, Progress, Stage, State, Status
+from .state import (
+    Callback,
+    Event,
+    Guarded,
+    Listener,
+    Metrics,
+    Outcome,
+    Progress,
+    Stage,
+    State,
+    Status,
+    Witness,
+)
 from .task import Batch, LabelTask, Task
 
 __all__ = [
@@ -41,6 +53,7 @@ __all__ = [
     "Authorising",
     "Batch",
     "Buffers",
+    "Callback",
     "ClientId",
     "Event",
     "Failure",
@@ -75,6 +88,7 @@ __all__ = [
     "Task",
     "Terms",
     "Vector",
+    "Witness",
     "did_you_mean",
     "names_of",
     "require",

@@ -1,11 +1,12 @@
-"""What a run knows between two rounds, and what listeners hear of it."""
+"""The state of a run between two rounds, and the callbacks that follow it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
@@ -130,7 +131,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Event:
-    """One finished round (or, with round 0, the start of a run), as listeners hear it."""
+    """One finished round or, with round 0, the start of a run."""
 
     progress: Progress
     phases: tuple[Phase, ...]
@@ -138,6 +139,41 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+"""A function that is called with every round after it has been recorded."""
+
+
+class Callback:
+    """A listener with more hooks; its owner enters it, so that an interruption leaves nothing unwritten."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish the work."""
+
+    def before_record(self, event: Event) -> None:
+        """Run before a round is recorded; runs again after a crash, so it must be idempotent."""
+
+    def record(self, event: Event) -> None:
+        """Make a round durable."""
+
+    def after_record(self, event: Event) -> None:
+        """Run after a round has been recorded."""
+
+    def __call__(self, event: Event) -> None:
+        self.after_record(event)
+
+
+class Witness(Callback):
+    """A function that is called with every round before it is recorded."""
+
+    def __init__(self, function: Listener) -> None:
+        self._function = function
+
+    def before_record(self, event: Event) -> None:
+        self._function(event)
 
 
 @dataclass(frozen=True, repr=False)

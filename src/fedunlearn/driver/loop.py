@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..core import (
+    Callback,
     Event,
     Federation,
     Guarded,
@@ -67,12 +68,18 @@ def unlearn(
     """
     conditions = Conditions(training, seed, evaluate_every, participation, stop, probes, guards, floor)
     run = Run(require_phases(phases), request, federation, conditions)
+    callbacks = [each for each in listeners if isinstance(each, Callback)]
     rows: list[Metrics] = []
 
     def announce(progress: Progress, metrics: Metrics) -> None:
         rows.append(metrics)
+        event = Event(progress, run.phases, metrics)
+        for callback in callbacks:
+            callback.before_record(event)
+        for callback in callbacks:
+            callback.record(event)
         for listener in listeners:
-            listener(Event(progress, run.phases, metrics))
+            listener(event)
 
     with one_thread():
         run.check()

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from ..core import Event, FedUnlearnError, Guarded, Metrics, Progress, Status
+from ..core import Callback, Event, FedUnlearnError, Guarded, Metrics, Progress, Status
 from ..core.errors import warn
 from .files import Cipher, explained, make_folder, remove_partial
 from .folders import Folder, claim
@@ -108,8 +108,8 @@ def read_metrics(folder: Path) -> list[Metrics]:
     return rows
 
 
-class Recorder:
-    """A listener that writes metrics and checkpoints to a folder, and finds where the run stopped.
+class Recorder(Callback):
+    """Write metrics and checkpoints to a folder, and find where the run stopped.
 
     It appends metrics every round and saves a checkpoint every ``seconds`` and when it is closed. A killed
     run loses the work since the last checkpoint; its result does not change. Large checkpoints are saved
@@ -136,7 +136,7 @@ class Recorder:
         self._saved_at = time.monotonic()
         self.progress, self._length = self._last_good()
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         self._folder = self._claimed or claim(self._path, self._identity, cipher=self._cipher)
         with explained(self._metrics):
             for folder in (self._path, self._checkpoints):
@@ -158,7 +158,7 @@ class Recorder:
         with self._file:
             self._save()
 
-    def __call__(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         line = (json.dumps(_finite(event.metrics), allow_nan=False) + "\n").encode()
         with self._folder.alone(), explained(self._metrics):
             written = self._file.write(line)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Federation, Listener, Outcome, Phase, Request, Status, vectors
+from ..core import Federation, Listener, Outcome, Phase, Request, Status, Witness, vectors
 from ..driver import unlearn
 from . import (
     Cipher,
@@ -44,8 +44,8 @@ def run_in(
     """Runs the phases and records metrics, checkpoints, the final model and the outcome in a folder.
 
     ``identity`` holds everything that decides the result: a checkpoint of another one is refused. ``module``
-    is overwritten with the final model; ``options`` go to ``unlearn``. ``witnesses`` hear of a round before
-    it is recorded: after a kill they may hear of it again, but they never miss one.
+    is overwritten with the final model; ``options`` go to ``unlearn``. ``witnesses`` run before a
+    round is recorded; they may run twice after a crash, and never miss a round.
     """
     made_with = environment()
     recording = Recorder(folder.path, fingerprint(identity), seconds=checkpoint_seconds, files=folder)
@@ -56,7 +56,7 @@ def run_in(
             phases,
             request,
             federation,
-            listeners=(*witnesses, recorder, *listeners),
+            listeners=(*map(Witness, witnesses), recorder, *listeners),
             resume=recorder.progress,
             **options,
         )

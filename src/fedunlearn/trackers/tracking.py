@@ -1,4 +1,4 @@
-"""A listener that logs each round of a run once, to a store that outlives the process."""
+"""A callback that logs each round of a run once, to a store that outlives the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shlex import quote
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from ..core import Event, Metrics, Stage, Status
+from ..core import Callback, Event, Metrics, Stage, Status
 from ..core.errors import warn
 from ..runs import public, read_json, read_metrics
 
@@ -37,8 +37,8 @@ class Store(Protocol):
     def end(self, step: int, status: str, reason: str) -> None: ...
 
 
-class Tracking:
-    """A listener that logs each round once, however often the run is stopped and resumed.
+class Tracking(Callback):
+    """Log each round once, however often the run is stopped and resumed.
 
     A resumed run repeats the rounds after its checkpoint with identical results, so rounds in the store are
     skipped, and missing rounds are read from ``metrics.jsonl``. If the store fails, the tracker warns and
@@ -55,16 +55,13 @@ class Tracking:
         self._wrote_at = 0.0
         self._broken = False
 
-    def __enter__(self) -> Tracking:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None or self._store is not None or self._waiting:
             self._attempt(lambda: self._finish(kind))
 
-    def __call__(self, event: Event) -> None:
+    def after_record(self, event: Event) -> None:
         if "request" in event.metrics:
             return
         training = event.phases[event.progress.phase].stage is Stage.PRETRAINING
