@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,12 +26,14 @@ from .auditing import Evidence, Model, as_state, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
 from .client.parts import Parts, divided, parts_of, remembered
+from .client.trial import constant_loss, require_lone
 from .config.options import check_options, phases_of
 from .core import (
     ClientId,
     Federation,
     FedUnlearnError,
     History,
+    LabelTask,
     Listener,
     LocalTraining,
     Outcome,
@@ -50,8 +51,9 @@ from .core import (
     requirements,
     vectors,
 )
+from .core.errors import warn
 from .core.hashes import module_hash
-from .core.history import sorted_kinds
+from .core.history import KINDS, sorted_kinds
 from .core.registry import method as methods
 from .core.seeds import derive
 from .driver import Guards, Participation, StopRule, log_rounds, unlearn
@@ -172,7 +174,7 @@ def forget(
     named, left_out = names_of(targets, least=1), names_of(without, "without")
     for client in sorted({*left_out} - federation.present()):
         known = did_you_mean(client, federation.present())
-        warnings.warn(f"client {client!r}, to be left out, is not present{known}", stacklevel=2)
+        warn(f"client {client!r}, to be left out, is not present{known}", "absent")
     answered = [] if folder is None else _answered(Path(folder))
     requests = [request["targets"] for request in answered]
     place = requests.index(list(named)) if list(named) in requests else len(requests)
@@ -240,6 +242,18 @@ ASKS_THE_GONE = (
     "retrain or federaser"
 )
 NEVER_TRAINED = "client {!r} never took part in training here, so there is nothing to forget"
+NOT_SINCE = (
+    "client {!r} has joined anew, but has not trained since, so there is nothing to forget: call "
+    "server.train(…) first"
+)
+LACKING = {
+    **requirements.REMEDIES,
+    **{kind: f'train with server.train(…, history=["{kind}"]), on Flower flower.Recording' for kind in KINDS},
+    "cluster": "train with server.train(…, clusters=2)",
+    "slice": "train with server.train(…, slices=2)",
+    "public": "give it by public=…",
+}
+"""What helps where a method needs something that is not there."""
 ANSWERED_OTHERWISE = (
     "{} has answered this request with other settings ({}), and the model given is its result: repeat the "
     "request with those settings, or give the model from before it"
@@ -357,10 +371,10 @@ class Server:
         if isinstance(clients, Mapping):
             self._data = holdings.as_clients(clients)
             if not any("test" in held.evaluations for held in self._data.values()):
-                warnings.warn(
+                warn(
                     "no client has a 'test' set, so utility is not measured, and no request fails because "
                     "the retained clients lose too much",
-                    stacklevel=2,
+                    "no-utility",
                 )
         else:
             fine = hasattr(clients, "exchange")
@@ -435,6 +449,12 @@ class Server:
         return self._trained.union(*self.history.rows.values())
 
     @property
+    def _rejoined(self) -> set[ClientId]:
+        """The clients that have joined anew."""
+        entries = (entry for entry in self._journal[: self._steps] if entry["kind"] == "rejoin")
+        return {client for entry in entries for client in entry["targets"]}
+
+    @property
     def clients(self) -> tuple[ClientId, ...]:
         """The clients that are present and have not been forgotten."""
         there = self._data if self._federation is None else self._federation.present()
@@ -469,26 +489,27 @@ class Server:
         plan = {"rounds": rounds, "lr": lr, "history": list(kinds), "clusters": clusters}
         plan |= {"slices": slices} if slices > 1 else {}
         config = {"method": "fedavg", "pretraining": plan}
-        place = self._recorded("train", (), lambda: config)
-        if place is None:
-            require_groups(len(self.clients), clusters, slices, kinds)
-        if lost := sorted(self.history.rows.keys() - {*kinds, "share"}):
-            warnings.warn(
-                f"this training records no {lost[0]}, so what was recorded before is dropped", stacklevel=2
+        with self._undone():
+            place = self._recorded("train", (), lambda: config)
+            if place is None:
+                require_groups(len(self.clients), clusters, slices, kinds)
+            if lost := sorted(self.history.rows.keys() - {*kinds, "share"}):
+                warn(f"this training records no {lost[0]}, so what was recorded before is dropped", "history")
+            outcome, place = self._run(
+                "train", [phase], (), config, "train", repeats=place, evaluate_every=evaluate_every
             )
-        outcome, place = self._run(
-            "train", [phase], (), config, "train", repeats=place, evaluate_every=evaluate_every
-        )
-        if outcome.status.failed:
-            raise FedUnlearnError(outcome.reason)
+            if outcome.status.failed:
+                raise FedUnlearnError(outcome.reason)
         _warn(outcome)
         accuracy = [float(row["r_acc"]) for row in outcome.metrics if "r_acc" in row]
         if accuracy and not self._rounds and accuracy[-1] <= accuracy[0]:
-            warnings.warn(
+            warn(
                 f"training has not made the model better (accuracy {accuracy[-1]:.3f}, before "
                 f"{accuracy[0]:.3f}): lower the rate (now {lr:g}), scale the inputs, or check the labels",
-                stacklevel=2,
+                "not-better",
             )
+        else:
+            self._warn_of_constant(outcome)
         self._complete("train", (), place, outcome.state)
         return outcome
 
@@ -535,11 +556,12 @@ class Server:
 
             place = self._recorded("forget", named, lambda: self._plan(named, way()))
             if place is None:
-                self._warn_of_other_data(named)
+                self._check_data(named)
             outcome, place = self._answer(named, way(), gone, repeats=place)
             if outcome.status.failed:
                 raise ForgettingFailed(outcome)
             _warn(outcome)
+            self._warn_of_constant(outcome)
             self._complete("forget", named, place, outcome.state)
         self._erase_rows(named)
         return outcome
@@ -547,11 +569,36 @@ class Server:
     def rejoin(self, client: ClientId) -> None:
         """Lets a forgotten client take part again: ``train`` includes it, and it can be forgotten again."""
         require_type(isinstance(client, str), "client", client, "give the name of a client")
-        if self._recorded("rejoin", (client,), dict) is None and client not in self.forgotten:
-            raise FedUnlearnError(f"client {client!r} has not been forgotten here, so it need not join anew")
-        if self._federation is None and client not in self._data:
-            warnings.warn(f"{client!r} joins anew without data here: give Server its data", stacklevel=2)
-        self._complete("rejoin", (client,))
+        if "#" in client:
+            whole = client.partition("#")[0]
+            raise FedUnlearnError(
+                f"{client!r} is a name of examples that were forgotten, which cannot join anew: give them to "
+                f"{whole!r} as new examples, the last of its data",
+                code="unsuitable",
+            )
+        with self._undone():
+            if self._recorded("rejoin", (client,), dict) is None and client not in self.forgotten:
+                if client in self._rejoined:
+                    LOG.info("%s has joined anew already", client)
+                    return
+                known = did_you_mean(client, self.forgotten) if self.forgotten else ""
+                raise FedUnlearnError(
+                    f"client {client!r} has not been forgotten here, so it need not join anew{known}",
+                    code="not-forgotten",
+                )
+            if self._federation is None and client not in self._data:
+                warn(f"{client!r} joins anew without data here: give Server its data", "no-data")
+            self._complete("rejoin", (client,))
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """A call that is refused or fails leaves no trace: a script goes on repeating its steps."""
+        before = {**self._memory(), "_end": self._end, "_left_out": {*self._left_out}}
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            raise
 
     def _way(
         self,
@@ -604,7 +651,7 @@ class Server:
                 if gone and "targets" in requirements.asks(phases):
                     raise FedUnlearnError(ASKS_THE_GONE.format(method))
                 if way.unknown:
-                    warnings.warn(way.unknown, stacklevel=3)
+                    warn(way.unknown, "effort-unknown")
                 if self._gone and not members:
                     there = ", ".join([c for c in self.clients if c not in named][:20])
                     LOG.warning("nobody knows whether %s took part: present are %s", ", ".join(named), there)
@@ -632,8 +679,10 @@ class Server:
         that fails is a Python warning and keeps its outcome. The folder that they share can be reported
         as a comparison. ``examples`` are those of ``forget``.
         """
-        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str) and len(rows) > 0
+        fine = isinstance(rows, Mapping | Sequence) and not isinstance(rows, str)
         require_type(fine, "rows", rows, "give several methods, such as ['fedosd', 'retrain']")
+        if not rows:
+            raise FedUnlearnError("rows names no method: give several, such as ['fedosd', 'retrain']")
         given = rows if isinstance(rows, Mapping) else {row: {} for row in rows}
         for row, settings in given.items():
             remedy = "give the options of the row, such as {'method': 'fedosd'}"
@@ -642,8 +691,11 @@ class Server:
         outcomes = {}
         with self._asked(targets, examples) as named:
             asking, ways = self._before(named), {}
+            asking._check_data(named)
             for row, (method, options) in wanted.items():
                 options.pop("method", None)
+                if method == "retrain" and asking._rounds:
+                    options.setdefault("rounds", asking._rounds)
                 way = asking._way(
                     named, method, schedule, options, guards=guards, evaluate_every=evaluate_every
                 )
@@ -651,11 +703,12 @@ class Server:
                 ways[row] = way
             folder = f"compare-{_slug('-'.join(named))}/seed-{self._seed}"
             for told in sorted({way.unknown for way in ways.values()} - {""}):
-                warnings.warn(told, stacklevel=2)
+                warn(told, "effort-unknown")
             for row, way in ways.items():
                 outcome, _ = outcomes[row], _ = asking._try(named, way, f"{folder}/{_slug(row)}")
                 if outcome.status.failed:
-                    warnings.warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", stacklevel=2)
+                    warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", "row-failed")
+                _warn(outcome, row)
         return outcomes
 
     def audit(
@@ -675,6 +728,21 @@ class Server:
                 "there is no request to audit: nothing has been forgotten, or who was has joined anew"
             )
         targets, _, place, method = self._last
+        if record.read_outcome(place)["model_sha256"] != record.model_hash(self.state):
+            raise FedUnlearnError(
+                f"the model has been trained further since {', '.join(targets)} left it: audit right after "
+                "the request, or run the script up to it again, which repeats its steps",
+                code="other-model",
+            )
+        there = self._data if self._federation is None else self._federation.present()
+        holders = {target.partition("#")[0] if target in self._examples else target for target in targets}
+        if absent := sorted(holders.difference(there)):
+            back = "give its data" if self._federation is None else "start its SuperNode"
+            raise FedUnlearnError(
+                f"{absent[0]!r} is not present, and nobody else can tell whether its data is forgotten: "
+                f"{back} to audit",
+                code="absent",
+            )
         before = self._before(targets)
         if retrained is None:
             parts = {
@@ -716,9 +784,7 @@ class Server:
         try:
             files.append(str(write_report(collect([place]), place / "report.html")))
         except FedUnlearnError as error:
-            warnings.warn(
-                f"no page is written ({error}); then: fedunlearn report {quote(str(place))}", stacklevel=2
-            )
+            warn(f"no page is written ({error}); then: fedunlearn report {quote(str(place))}", "no-page")
         return replace(found, files=tuple(files))
 
     def _retrained(
@@ -752,7 +818,8 @@ class Server:
             self._named = parts_of(examples, {c: d for c, d in self._data.items() if c != self._public})
             targets = tuple(self._named)
         try:
-            yield names_of(() if targets is None else targets, least=1)
+            with self._undone():
+                yield names_of(() if targets is None else targets, least=1)
         finally:
             self._named = {}
 
@@ -762,11 +829,10 @@ class Server:
         request = self._request(self.clients, targets)
         asked = {target.partition("#")[0] if target in self._named else target for target in targets}
         if unknown := sorted(asked - self._took_part) if self._took_part else ():
-            raise FedUnlearnError(NEVER_TRAINED.format(unknown[0]))
-        try:
-            requirements.check(phases, request, self._task)
-        except FedUnlearnError as error:
-            raise FedUnlearnError(f"{way.method}: {error}") from None
+            told = NOT_SINCE if unknown[0] in self._rejoined else NEVER_TRAINED
+            raise FedUnlearnError(told.format(unknown[0]), code="not-forgotten")
+        for problem in requirements.missing(phases, request, self._task, way.method, LACKING):
+            raise FedUnlearnError(problem, code="unsuitable")
         return phases
 
     def _plan(self, targets: tuple[ClientId, ...], way: _Way) -> dict[str, Any]:
@@ -878,23 +944,23 @@ class Server:
             told = f"{kind} continues from the last step of {self._folder}, {last}"
             if differ and not others and kind == "train":
                 why = f"because it does not repeat {place.name} ({'; '.join(differ)})"
-                warnings.warn(f"{told}, {why}: to train from the start choose another folder", stacklevel=3)
+                warn(f"{told}, {why}: to train from the start choose another folder", "continued")
             else:
                 LOG.info("%s%s", told, others and f": it does not repeat {place.name} ({others})")
             return None
         if first and (later := sorted({*end["forgotten"]} - {*targets})):
-            warnings.warn(
+            warn(
                 f"this script repeats the steps of {self._folder} from the first one on: until it has "
                 f"repeated them all, server.model may be one that still knows {', '.join(later)}",
-                stacklevel=3,
+                "repeated",
             )
         later_on = [each for each in self._journal[self._steps :] if each["kind"] == "rejoin"]
         rejoined = {client for each in later_on for client in each["targets"]}
         if kind == "forget" and (again := sorted(rejoined & {*targets})):
-            warnings.warn(
+            warn(
                 f"this call repeats {place.name}, from before {', '.join(again)} joined anew, and makes no "
                 "new request: to forget them now, let forget be the first call of a new process",
-                stacklevel=3,
+                "repeated",
             )
         return place
 
@@ -950,30 +1016,62 @@ class Server:
             self._trained = (self._trained and self._trained | heard).difference(targets)
         self.state = State(state.params, buffers=state.buffers)
 
-    def _warn_of_other_data(self, targets: tuple[ClientId, ...]) -> None:
-        trained = [entry["step"] for entry in self._journal if entry["kind"] == "train"]
-        if not trained:
+    def _warn_of_constant(self, outcome: Outcome) -> None:
+        """Warns of a model that has learned nothing but which class is the most frequent."""
+        if self._federation is not None or not isinstance(self._task, LabelTask):
             return
-        known = record.read_json(self._folder / trained[-1] / "experiment.json")["data"]["sha256"]
+        module, held = copy.deepcopy(self._module), [self._data[c] for c in self.clients if c in self._data]
+        vectors.load(module, outcome.state)
+        rows = [row for row in outcome.metrics if "train_loss_retained" in row]
+        constant = constant_loss(module, self._task, held) if rows else None
+        if constant is not None and float(rows[-1]["train_loss_retained"]) >= 0.99 * constant:
+            warn(
+                f"the model predicts the same class for all examples: lower the rate (now "
+                f"{float(rows[-1]['lr']):.2g}), scale the inputs to about 1, or train for more rounds",
+                "one-class",
+            )
+
+    def _check_data(self, targets: tuple[ClientId, ...]) -> None:
+        """Warns of whole targets with other data than they trained with; refuses positions in it."""
         held = self._data, divided(self._data, self._examples)
-        for target in known.keys() & held[0].keys() & {*targets}:
-            if known[target] not in [holdings.digest(each[target].train) for each in held]:
-                warnings.warn(
-                    f"the training data of {target} is not that of {trained[-1]}: forgetting is measured and "
-                    "audited on examples that the model may not have seen",
-                    stacklevel=3,
+        for client in sorted({target.partition("#")[0] for target in targets} & held[0].keys()):
+            positions = any(part.partition("#")[0] == client for part in self._named)
+            step, known = self._trained_with(client, positions)
+            if not known or known in [holdings.digest(each[client].train) for each in held]:
+                continue
+            if positions:
+                raise FedUnlearnError(
+                    f"the training data of {client!r} is not that of {step}, so positions would name other "
+                    "examples: give it as it was then, in the same order, or train on it first",
+                    code="changed",
                 )
+            warn(
+                f"the training data of {client} is not that of {step}: forgetting is measured and "
+                "audited on examples that the model may not have seen",
+                "changed",
+            )
+
+    def _trained_with(self, client: ClientId, positions: bool) -> tuple[str, str]:
+        """The last step that decides which data a client trained with, and its digest; empty if unknown."""
+        for entry in reversed(self._journal[: self._steps]):
+            divides = any(target.startswith(f"{client}#") for target in entry["targets"])
+            if entry["kind"] == "train" or (positions and entry["kind"] == "forget" and divides):
+                begun = record.read_json(self._folder / entry["step"] / "experiment.json")
+                if client in (known := begun["data"]["sha256"]):
+                    return entry["step"], known[client]
+        return "", ""
 
     def _request(self, clients: tuple[ClientId, ...], targets: tuple[ClientId, ...]) -> Request:
         for target in targets:
             whole = target.partition("#")[0] if target in self._named else target
             for what in {target, whole}.intersection(self.forgotten):
                 told = (
-                    "name another, or choose another folder to answer this request in another way"
-                    if target == whole
-                    else "these examples are gone: leave this request out"
+                    f"client {what!r} has been forgotten already: name another, or choose another folder to "
+                    "answer this request in another way"
+                    if what == whole
+                    else f"these examples of {whole!r} have been forgotten already: leave this request out"
                 )
-                raise FedUnlearnError(f"client {what!r} has been forgotten already: {told}")
+                raise FedUnlearnError(told)
             known = {*clients, *self._took_part}
             if target not in known and (self._federation is None or self._took_part):
                 left = "" if self._took_part else "; if it has left for good, say gone=True"
@@ -1020,10 +1118,10 @@ class Server:
         request = self._request(tuple(begun["data"]["names"]), targets)
         there = self._data if self._federation is None else self._federation.present()
         if repeats is None and (again := sorted(self._left_out.intersection(self.forgotten, there))):
-            warnings.warn(
+            warn(
                 f"{', '.join(again)}: forgotten in {self._folder}, so left out of this step; a client that "
                 "joins anew needs server.rejoin(name) first",
-                stacklevel=4,
+                "forgotten",
             )
             self._left_out.clear()
         # A step that has ended was computed with the software of its time.
@@ -1034,6 +1132,8 @@ class Server:
             **{key: made_with.get(key, value) for key, value in record.decisive().items()},
         }
         older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(self._training, k)}
+        if self._federation is None and self._training.batch_size == 1 and not finished(place):
+            require_lone(self._module, self._task, next(iter(self._data.values())).train)
         with record.locked(place / "lock"):
             if finished(place):
                 return replace(concluded(place, identity, self._cipher), targets=targets), place
@@ -1144,14 +1244,14 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
                 raise FedUnlearnError(ANSWERED_OTHERWISE.format(base.parent, "; ".join(differ)))
         elif changed := _changed(begun, config):
             if stopped:
-                warnings.warn(f"{changed} since {place} was begun, so it begins anew", stacklevel=4)
+                warn(f"{changed} since {place} was begun, so it begins anew", "begun-anew")
         elif begun["start"] != config["start"]:
             if done or stopped:
                 raise FedUnlearnError(OTHER_START.format(place))
         elif not (done and new):
             if new:
                 told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
-                warnings.warn(told, stacklevel=4)
+                warn(told, "continued")
             return place, begun
     raise FedUnlearnError(f"{base} has failed too often: choose another folder")
 
@@ -1209,14 +1309,17 @@ def _journal(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _warn(outcome: Outcome) -> None:
+def _warn(outcome: Outcome, row: str = "") -> None:
     """Makes Python warnings of what an outcome notes."""
-    told = list(outcome.warnings)
+    of_row = row and f" (row {row!r})"
+    for warning in outcome.warnings:
+        warn(warning + of_row, "outcome")
     if outcome.unheard and not outcome.status.failed:
         names = ", ".join(outcome.unheard)
-        told.append(f"these clients were never heard in this step, so nothing in it reflects them: {names}")
-    for warning in told:
-        warnings.warn(warning, stacklevel=3)
+        warn(
+            f"these clients were never heard in this step, so nothing in it reflects them: {names}{of_row}",
+            "unheard",
+        )
 
 
 def _slug(name: str) -> str:

@@ -21,8 +21,8 @@ unfinished unknown unsuitable usage
 """
 ONCE_WARNINGS = """
 absent begun-anew changed continued effort-unknown forgotten history no-backdoor no-data no-manifest no-page
-no-reply no-utility not-audited not-better older-checkpoint outcome repeated row-failed tracker version
-waiting workers
+no-reply no-utility not-audited not-better older-checkpoint one-class outcome repeated row-failed tracker
+version waiting workers
 """
 
 
@@ -65,6 +65,6 @@ def test_a_copy_of_an_error_keeps_its_code():
 
 def test_a_warning_has_a_code():
     with pytest.warns(FedUnlearnWarning, match="^wait$") as caught:
-        warn("wait", "waiting", stacklevel=1)
+        warn("wait", "waiting")
     assert caught[0].message.code == "waiting"
     assert caught[0].filename == __file__

@@ -337,9 +337,7 @@ def needs(folder: Path) -> dict[str, set[str]]:
     )
 
     def needed(phases: Sequence[fu.Phase]) -> set[str]:
-        try:
-            requirements.check(phases, request, federation.task)
-        except FedUnlearnError:
+        if list(requirements.missing(phases, request, federation.task)):
             return {OURS}  # knot and sisa: clusters and slices cannot be recorded
         jobs = [job for jobs in asked(phases, request) for client, job in jobs.items() if client != "public"]
         refused = [said for job in jobs if (said := federation.refusal(job))]

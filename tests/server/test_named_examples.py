@@ -291,13 +291,8 @@ def test_canaries_stay_and_sets_that_may_hold_the_examples_go():
     assert set(both["a"].evaluations) == {"test", "canary-in", "canary-out"}
     assert torch.equal(both["a"].train.x[-3:], planted["canary-in"].x)
     assert set(both["a#forget"].evaluations) == {"test", "forget"}
-    with pytest.raises(
-        fu.FedUnlearnError, match="of 'a': give a list of different whole numbers from 0 to 16"
-    ):
+    with pytest.raises(fu.FedUnlearnError, match=r"examples\['a'\]\[0\] = 17: the client has 17 examples"):
         parts_of({"a": [17]}, {"a": fu.ClientData(data.train, {**data.evaluations, **planted})})
-
-
-DIFFERENT = "examples of 'site-1': give a list of different whole numbers from 0 to 19, the positions in its"
 
 
 @pytest.mark.parametrize(
@@ -311,15 +306,31 @@ DIFFERENT = "examples of 'site-1': give a list of different whole numbers from 0
         (["site-1"], r"examples = \['site-1'\]: it must be a dict from clients to positions"),
         ({}, r"examples = \{\}: it must be a dict from clients to positions"),
         *(
-            ({"site-1": rows}, DIFFERENT)
-            for rows in ([], None, "3", [20], [-1], [1.0], [3, 4, 3], [[0], [1, 2]], {3})
+            ({"site-1": rows}, rf"examples\['site-1'\] = {told}: give a list of positions, such as \[0, 7\]")
+            for rows, told in (
+                ([], r"\[\]"),
+                (None, "None"),
+                ("3", "'3'"),
+                ({3}, r"\{3\}"),
+            )
         ),
-        ({"site-1": torch.ones(20, dtype=torch.bool)}, DIFFERENT),
+        (
+            {"site-1": [20]},
+            r"\['site-1'\]\[0\] = 20: the client has 20 examples, so positions go from 0 to 19",
+        ),
+        ({"site-1": [3, -1]}, r"examples\['site-1'\]\[1\] = -1: the client has 20 examples"),
+        ({"site-1": [[0], [1, 2]]}, r"examples\['site-1'\]\[0\] = \[0\]: a position is a whole number"),
+        ({"site-1": [1.0]}, r"examples\['site-1'\]\[0\] = 1.0: a position is a whole number"),
+        ({"site-1": [3, 4, 3]}, r"\['site-1'\]\[2\] = 3: examples\['site-1'\]\[0\] names it already"),
+        (
+            {"site-1": torch.ones(20, dtype=torch.bool)},
+            r"\['site-1'\]\[0\] = True: give positions, which are mask.nonzero\(\) of a mask",
+        ),
         ({"site-1": np.arange(20)}, "these are all that it holds, so name it as a target instead"),
-        ({"site-0": [5]}, "client 'site-0#forget-.*' has been forgotten already"),
+        ({"site-0": [5]}, "these examples of 'site-0' have been forgotten already: leave this request out"),
         (
             {"site-0": [4, 5]},
-            "examples of 'site-0': some of them have been forgotten already: leave those out",
+            "examples of 'site-0': position 5 has been forgotten already: leave that out",
         ),
         ({"site-0": [n for n in range(20) if n != 5]}, "these are all that it holds"),
         ({"site-4": [0]}, "client 'site-4' has been forgotten already"),

@@ -241,7 +241,7 @@ def test_a_comparison_is_on_equal_terms_and_equals_the_request(tmp_path):
 
 def test_a_comparison_refuses_every_row_before_it_runs_one(tmp_path):
     ours = server(tmp_path)
-    with pytest.raises(fu.FedUnlearnError, match=r"federaser: .* needs norms"):
+    with pytest.raises(fu.FedUnlearnError, match=r"federaser needs norms"):
         ours.compare("site-1", ["finetune", "federaser"], SCHEDULE)
     assert not list(tmp_path.rglob("metrics.jsonl"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,19 +24,31 @@ def parts_of(examples: Mapping[ClientId, Any], clients: Mapping[ClientId, Client
     for client, given in examples.items():
         known = f"a client that holds data here{did_you_mean(str(client), clients)}"
         require(client in clients and "#" not in client, "name in examples", client, known)
-        count, listed = size(own_examples(clients[client])), np.asarray(given, dtype=object)
-        rows = listed.ravel().tolist()
-        one = listed.ndim > 0 and listed.size == max(listed.shape)  # mask.nonzero() has the shape (n, 1)
-        whole = all(isinstance(row, int | np.integer) and type(row) is not bool for row in rows)
-        fine = rows and one and whole and len({*rows}) == len(rows)
-        if not fine or not 0 <= min(rows) <= max(rows) < count:
-            raise FedUnlearnError(
-                f"examples of {client!r}: give a list of different whole numbers from 0 to {count - 1}, the "
-                "positions in its training data (those of a mask with one value a row are mask.nonzero())"
-            )
-        positions = tuple(sorted(map(int, rows)))
+        positions = tuple(sorted(_positions(client, given, size(own_examples(clients[client])))))
         parts[f"{client}#forget-{hashes.fingerprint(positions)[:6]}"] = positions
     return dict(sorted(parts.items()))
+
+
+def _positions(client: ClientId, given: object, count: int) -> list[int]:
+    """The positions, refused where they are not different ones of the client's examples."""
+    listed = np.asarray(given, dtype=object)
+    rows = listed.ravel().tolist()
+    if not rows or not listed.ndim or listed.size != max(listed.shape):  # mask.nonzero() is of shape (n, 1)
+        raise FedUnlearnError(f"examples[{client!r}] = {given!r}: give a list of positions, such as [0, 7]")
+    first: dict[int, int] = {}
+    for number, row in enumerate(rows):
+        where = f"examples[{client!r}][{number}] = {row!r}"
+        if isinstance(row, bool | np.bool_):
+            raise FedUnlearnError(f"{where}: give positions, which are mask.nonzero() of a mask")
+        if not isinstance(row, int | np.integer):
+            raise FedUnlearnError(f"{where}: a position is a whole number")
+        if not 0 <= row < count:
+            raise FedUnlearnError(
+                f"{where}: the client has {count} examples, so positions go from 0 to {count - 1}"
+            )
+        if first.setdefault(int(row), number) != number:
+            raise FedUnlearnError(f"{where}: examples[{client!r}][{first[int(row)]}] names it already")
+    return list(first)
 
 
 def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[ClientId, ClientData]:
@@ -52,9 +65,11 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
         sets = {n: held for n, held in clients[client].evaluations.items() if n not in ("seen", "forget")}
         plain = {name: held for name, held in sets.items() if not name.startswith("canary")}
         try:
-            if len(left) + len(gone) > size(train):
+            if twice := sorted(row for row, times in Counter(gone).items() if times > 1):
+                few = ", ".join(map(str, twice[:5])) + (" and others" if len(twice) > 5 else "")
+                told = f"s {few} have" if len(twice) > 1 else f" {few} has"
                 raise FedUnlearnError(
-                    "some of them have been forgotten already: leave those out", code="forgotten"
+                    f"position{told} been forgotten already: leave that out", code="forgotten"
                 )
             if len(left) <= size(sets.get("canary-in", ())):
                 raise FedUnlearnError("these are all that it holds, so name it as a target instead")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,10 @@ from .data import ClientData, Data, Examples
 
 MOST = 100_000
 """The rows of a ``Dataset`` or ``DataLoader`` that are read before round one; of tensors, all are checked."""
+
+MORE = "give the client more examples, or its DataLoader drop_last=True"
+SOME = 20
+"""Examples of a client that tell whether a model predicts one class."""
 
 
 def check(
@@ -126,14 +130,42 @@ def _finite(batch: Batch) -> bool:
     return all(math.isfinite(float(extreme)) for extreme in extremes)
 
 
-def _try_alone(trained: nn.Module, task: Task, lone: Batch) -> None:
+def _try_alone(trained: nn.Module, task: Task, lone: Batch, remedy: str = MORE) -> None:
     try:
         task.loss(trained, lone)
     except ValueError as error:
         raise FedUnlearnError(
-            f"the model cannot train on a batch of one example ({error}): give the client more examples, "
-            "or its DataLoader drop_last=True"
+            f"the model cannot train on a batch of one example ({error}): {remedy}"
         ) from None
+
+
+def require_lone(module: nn.Module, task: Task, data: Data) -> None:
+    """Refuses a model that cannot train on batches of one example, which these settings make."""
+    if isinstance(data, DataLoader):
+        return  # which makes its own batches
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        one = next(holdings.batches(holdings.part(data, torch.tensor([0])), 1))
+        remedy = "train in larger batches, LocalTraining(batch_size=…)"
+        _try_alone(copy.deepcopy(module).train(), task, one, remedy)
+
+
+def constant_loss(module: nn.Module, task: LabelTask, clients: Iterable[ClientData]) -> float | None:
+    """The least loss of a constant prediction, where a model predicts the same class for all examples.
+
+    Some examples of each client that holds tensors are looked at.
+    """
+    predicted, labels = set[int](), list[Tensor]()
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        for data in clients:
+            if isinstance(data.train, Tensor | Mapping | Examples):
+                some = torch.linspace(0, holdings.size(data.train) - 1, SOME).long()
+                batch = holdings.part(data.train, some)
+                labels.append(task.labels(batch).flatten())
+                predicted |= {*task.logits(module.eval(), batch).argmax(-1).flatten().tolist()}
+            if len(predicted) > 1:
+                return None
+    shares = torch.cat(labels).bincount().double() / sum(map(len, labels)) if labels else torch.ones(1)
+    return float(torch.special.entr(shares).sum()) or None
 
 
 def _require_losses(task: Task, losses: object, least: int) -> None:

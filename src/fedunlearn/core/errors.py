@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
+
+PACKAGE = str(Path(__file__).parents[1])
 
 ERRORS: Mapping[str, str] = {
     "invalid": "A value, a setting or a file is not what it must be.",
@@ -56,6 +60,7 @@ WARNINGS: Mapping[str, str] = {
     "not-audited": "A model is not audited.",
     "not-better": "Training has not made the model better.",
     "older-checkpoint": "A checkpoint is damaged, and the run continues from the one before.",
+    "one-class": "A model predicts the same class for all examples.",
     "outcome": "A sentence of Outcome.warnings: what guards did, and who loses.",
     "repeated": "The call repeats a step and makes no new request.",
     "row-failed": "A row of a comparison failed.",
@@ -89,9 +94,12 @@ class FedUnlearnWarning(UserWarning):
         return str(self.args[0])
 
 
-def warn(message: str, code: str, *, stacklevel: int = 2) -> None:
-    """Warns with a code; the levels are those of ``warnings.warn``."""
-    warnings.warn(FedUnlearnWarning(message, code), stacklevel=stacklevel + 1)
+def warn(message: str, code: str) -> None:
+    """Warn with a code; the warning points to the line that called the package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(FedUnlearnWarning(message, code), stacklevel=level)
 
 
 def require(fine: bool, name: str, value: object, expected: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from .errors import FedUnlearnError
 from .history import KINDS
 from .phase import Phase, Role
 from .registry import did_you_mean
@@ -37,7 +36,13 @@ def recorded(phases: Sequence[Phase]) -> frozenset[str]:
     return needs(phases) & {*KINDS, "cluster", "slice"}
 
 
-def missing(phases: Sequence[Phase], request: Request, task: Task) -> Iterator[str]:
+def missing(
+    phases: Sequence[Phase],
+    request: Request,
+    task: Task,
+    method: str = "",
+    remedies: Mapping[str, str] = REMEDIES,
+) -> Iterator[str]:
     """What the request lacks of the needs of its method: a sentence for each."""
     there = {
         *request.history.kinds,
@@ -49,18 +54,12 @@ def missing(phases: Sequence[Phase], request: Request, task: Task) -> Iterator[s
     part = next((target for target in request.targets if "#" in target), None)
     for phase in phases:
         if part and (history := sorted(phase.needs & KINDS.keys())):
-            what = f"{type(phase).__name__} needs {history[0]}, recorded of whole clients only"
+            what = f"{method or type(phase).__name__} needs {history[0]}, recorded of whole clients only"
             yield f"{what}, and {part!r} is a part of one: use another method, or forget the client"
             continue
         for need in sorted(phase.needs - there):
-            what = f"{type(phase).__name__} needs"
-            if need in REMEDIES:
-                yield f"{what} {need}, and the request has none: {REMEDIES[need]}"
+            what = f"{method or type(phase).__name__} needs"
+            if need in remedies:
+                yield f"{what} {need}, and the request has none: {remedies[need]}"
             else:
-                yield f"{what} {need!r}, which is unknown{did_you_mean(need, REMEDIES)}"
-
-
-def check(phases: Sequence[Phase], request: Request, task: Task) -> None:
-    """Refuses a request that lacks what its method needs."""
-    for problem in missing(phases, request, task):
-        raise FedUnlearnError(problem, code="unsuitable")
+                yield f"{what} {need!r}, which is unknown{did_you_mean(need, remedies)}"

@@ -91,6 +91,8 @@ class Guarded:
     """The losses that those of this phase are compared with."""
     started: Mapping[str, float] = field(default_factory=dict)
     """What was measured of the targets, and of the retained clients, at first."""
+    tests: Mapping[ClientId, int] = field(default_factory=dict)
+    """The number of test examples of each retained client."""
     helped: bool = False
     """Whether the targets were asked to take part."""
     unmoved: str = ""

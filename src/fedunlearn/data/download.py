@@ -73,7 +73,7 @@ def _locked(folder: Path, title: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        warn(f"waiting for another process that is downloading {title}", "waiting", stacklevel=4)
+        warn(f"waiting for another process that is downloading {title}", "waiting")
         lock.acquire()
     try:
         yield

@@ -60,7 +60,7 @@ class Run:
         request, present = self.request, self.federation.present()
         if absent := sorted({*request.retained} - present):
             known = did_you_mean(absent[0], present - {*request.clients} or present)
-            warn(f"client {absent[0]!r} of the request is not present{known}", "absent", stacklevel=3)
+            warn(f"client {absent[0]!r} of the request is not present{known}", "absent")
         training, participation = self.conditions.training, self.conditions.participation
         for problem in preconditions(self.phases, request, self.federation, present, training, participation):
             raise FedUnlearnError(problem, code="unsuitable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ CHANCE = 0.05
 """An ASR up to which a backdoor does not work; retrained models reach as much."""
 LEFT = 0.1
 """The share of an ASR that may be left."""
+SHOWN = 3
+"""The test examples that a loss of accuracy must amount to: of a client with fewer, chance may explain it."""
 MOVED = 0.1
 """The share by which a loss of the targets must change in unlearning."""
 
@@ -127,10 +130,12 @@ def worse(guarded: Guarded, metrics: Metrics, floor: float, new: bool = False) -
     """Return what the retained clients lose by a model, if much, and whether it is more than the floor."""
     first = guarded.started
     if "r_acc" in first and "r_acc" in metrics:
-        now, before, code = float(metrics["r_acc"]), first["r_acc"], "worse_r_acc"
+        now, before = _accuracy(guarded, metrics, floor), _accuracy(guarded, first, floor)
+        code, most_lost = "worse_r_acc", _most(guarded, metrics, floor)
         lost, much, most = before - now, min(0.03, floor), floor
     elif first.get("loss_retained", 0) > 0 and "loss_retained" in metrics:
-        now, before, code = float(metrics["loss_retained"]), first["loss_retained"], "worse_loss"
+        now, before = float(metrics["loss_retained"]), first["loss_retained"]
+        code, most_lost = "worse_loss", ""
         lost, much, most = (now - before) / max(1.0, before), 0.1, 0.5
     else:
         return "", False
@@ -139,7 +144,47 @@ def worse(guarded: Guarded, metrics: Metrics, floor: float, new: bool = False) -
     harmed = lost > most + 1e-9
     remedy = sentence("remedy_retrain" if new else "remedy_repair")
     remedy += sentence("remedy_floor") if harmed else ""
-    return sentence("worse", measured=sentence(code, now=now, before=before), remedy=remedy), harmed
+    measured = sentence(code, now=now, before=before, most=most_lost)
+    return sentence("worse", measured=measured, remedy=remedy), harmed
+
+
+def _accuracy(guarded: Guarded, metrics: Mapping[str, float | int | str], floor: float) -> float:
+    """Return the mean accuracy of the clients whose test sets can show a loss of ``floor``.
+
+    The others count together, by their examples, as one more client, if they can show it together or if there
+    are no others.
+    """
+    found = _tested(guarded, metrics)
+    small = [client for client in found if not _shows(guarded, client, floor)]
+    if not small:
+        return float(metrics["r_acc"])
+    each = [accuracy for client, accuracy in found.items() if client not in small]
+    count = sum(guarded.tests[client] for client in small)
+    if not each or count * floor >= SHOWN:
+        each.append(sum(guarded.tests[client] * found[client] for client in small) / count)
+    return sum(each) / len(each)
+
+
+def _tested(guarded: Guarded, metrics: Mapping[str, float | int | str]) -> dict[ClientId, float]:
+    """Return the accuracies of the clients that also measured the first model."""
+    keys = [key for key in guarded.started if key.startswith("r_acc ") and key in metrics]
+    return {key.removeprefix("r_acc "): float(metrics[key]) for key in keys}
+
+
+def _shows(guarded: Guarded, client: ClientId, lost: float) -> bool:
+    """Return whether a loss of accuracy amounts to several test examples of a client."""
+    return guarded.tests.get(client, math.inf) * lost >= SHOWN
+
+
+def _most(guarded: Guarded, metrics: Metrics, floor: float) -> str:
+    """Name the client that lost most of those that can show it, and the size of its test set."""
+    now, before = _tested(guarded, metrics), _tested(guarded, guarded.started)
+    lost = {client: before[client] - now[client] for client in now if _shows(guarded, client, floor)}
+    most = max(lost, key=lambda client: lost[client], default="")
+    if most not in guarded.tests:
+        return ""
+    count = guarded.tests[most]
+    return sentence("worse_most", client=most, now=now[most], before=before[most], count=count)
 
 
 def _stopped_badly(guarded: Guarded, metrics: Metrics, floor: float) -> str:
@@ -149,10 +194,10 @@ def _stopped_badly(guarded: Guarded, metrics: Metrics, floor: float) -> str:
     lost, harmed = worse(guarded, metrics, floor)
     if harmed:
         return lost
-    for key, before in guarded.started.items():
-        now = float(metrics.get(key, before))
-        if key.startswith("r_acc ") and now < before - 3 * floor:
-            return sentence("worse_client", client=key.removeprefix("r_acc "), now=now, before=before)
+    before = _tested(guarded, guarded.started)
+    for client, now in _tested(guarded, metrics).items():
+        if now < before[client] - 3 * floor and _shows(guarded, client, 3 * floor):
+            return sentence("worse_client", client=client, now=now, before=before[client])
     return ""
 
 
@@ -181,12 +226,16 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> tuple[str, str]
 
 
 def _left_over(guarded: Guarded, metrics: Metrics) -> str:
-    """Return the warning that a part of a backdoor is left that a retrained model would hardly have."""
+    """Return what the final model still knows of the targets, if a retrained one would hardly know it."""
     started, now = guarded.started, starting(metrics)
-    if "asr" not in now or guarded.unmoved_code:
+    if guarded.unmoved_code:
         return ""
-    left = LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE
-    return sentence("backdoor_left", asr=_asr(started, now)) if left else ""
+    if "asr" in now:
+        left = LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE
+        return sentence("backdoor_left", asr=_asr(started, now)) if left else ""
+    after, before = now.get("loss_target", math.inf), started.get("loss_target", 0)
+    returned = guarded.helped and after < (1 + MOVED) * before
+    return sentence("loss_returned", now=after, before=before) if returned else ""
 
 
 def _asr(started: Mapping[str, float], now: Mapping[str, float]) -> str:

@@ -17,10 +17,11 @@ ABSURD = 1e6
 """The factor above the first mean loss, or above 1, that no training leads to."""
 
 
-def evaluate(run: Run, state: State) -> tuple[Metrics, bool]:
+def evaluate(run: Run, state: State) -> tuple[Metrics, bool, dict[ClientId, int]]:
     """Ask the clients that are present to measure the model on their own sets.
 
-    Return the measures, and whether clients measured losses of which none is finite.
+    Return the measures, whether clients measured losses of which none is finite, and the number of test
+    examples of each retained client.
     """
     request, present = run.request, run.federation.present()
     job = Job("measure", state.params, buffers=state.buffers)
@@ -30,7 +31,7 @@ def evaluate(run: Run, state: State) -> tuple[Metrics, bool]:
     sent = run.federation.exchange(jobs, Terms())
     replies = admit(jobs, sent, state.buffers)
     measures = {**measure.forgetting(replies, request), **measure.utility(replies, request)}
-    return measures, all_losses_non_finite(sent, replies)
+    return measures, all_losses_non_finite(sent, replies), measure.tested(replies, request)
 
 
 def absurd(run: Run, progress: Progress, metrics: Metrics, all_non_finite: bool) -> str:

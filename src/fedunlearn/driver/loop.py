@@ -110,12 +110,13 @@ def unlearn(
 def _begin(run: Run) -> tuple[Progress, Metrics]:
     """Evaluate ω⁰."""
     request = run.request
-    measures, _ = evaluate(run, State(request.params, buffers=request.buffers))
+    measures, _, tests = evaluate(run, State(request.params, buffers=request.buffers))
     if "asr" not in measures:
         for caution in sorted({phase.without_backdoor for phase in run.phases} - {""}):
-            warn(caution, "no-backdoor", stacklevel=3)
+            warn(caution, "no-backdoor")
     require_measured(run, measures)
-    state, guarded = State(request.params, buffers=request.buffers), Guarded(started=starting(measures))
+    state = State(request.params, buffers=request.buffers)
+    guarded = Guarded(started=starting(measures), tests=tests)
     row: Metrics = {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **measures}
     return Progress(0, 0, state, guarded=guarded), row
 
@@ -136,7 +137,7 @@ def _round(run: Run, start: Progress) -> tuple[Progress, Metrics]:
     watched = bool(conditions.stop) and phase.stage is Stage.UNLEARNING
     all_non_finite = False
     if ended or watched or progress.elapsed_rounds % conditions.evaluate_every == 0:
-        measures, all_non_finite = evaluate(run, progress.state)
+        measures, all_non_finite, _ = evaluate(run, progress.state)
         metrics |= measures
     if not progress.state.status.failed and (cause := absurd(run, progress, metrics, all_non_finite)):
         return discard(run, start, metrics, cause)

@@ -50,7 +50,8 @@ SENTENCES: Mapping[str, str] = {
         "{first:.3g}): check the labels, scale the inputs, or train at another rate than {lr:g}"
     ),
     "worse": "the retained clients are worse off than before ({measured}): {remedy}",
-    "worse_r_acc": "R-Acc {now:.3f}, before {before:.3f}",
+    "worse_r_acc": "R-Acc {now:.3f}, before {before:.3f}{most}",
+    "worse_most": "; {client} lost most, {now:.3f} after {before:.3f} on {count:,} test examples",
     "worse_loss": "a mean loss of {now:.3g}, before {before:.3g}",
     "worse_client": "{client} ends with an accuracy of {now:.3f}, before {before:.3f}",
     "remedy_repair": "take more rounds after unlearning, a lower rate in it, or a method that retrains",
@@ -60,6 +61,10 @@ SENTENCES: Mapping[str, str] = {
     "backdoor_left": (
         "a part of the targets' backdoor still works: {asr}; use a method that retrains, or more rounds of "
         "unlearning"
+    ),
+    "loss_returned": (
+        "post-training has brought the loss on the data to be forgotten back to {now:.3g}, before "
+        "{before:.3g}: audit the model, or use a method that retrains"
     ),
     "loss_not_risen": (
         "the loss on the data to be forgotten has hardly risen in unlearning: {now:.3g}, before {before:.3g}"

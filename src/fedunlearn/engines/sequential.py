@@ -134,7 +134,7 @@ def sorted_out(found: Mapping[ClientId, Reply | Failure], missing: Mapping[Clien
     if failed:
         client = min(failed)
         others = f", like {len(failed) - 1} others that failed" if len(failed) > 1 else ""
-        warn(f"{client} {failed[client].detail} and counts as missing{others}", "no-reply", stacklevel=3)
+        warn(f"{client} {failed[client].detail} and counts as missing{others}", "no-reply")
     replies = {client: each for client, each in found.items() if isinstance(each, Reply)}
     return Replies(replies, {**missing, **failed})
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from typing import Any
 
 from ..auditing import Evidence, audit
 from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status
+from ..core.errors import warn
 from ..core.hashes import model_hash
 from ..driver.endings import starting, worse
 from ..evidence import Verdict
@@ -91,7 +91,7 @@ def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) 
     try:
         return audit(work.federation, after, targets=work.client, original=before)
     except FedUnlearnError as error:
-        warnings.warn(f"the model was not audited: {error}", stacklevel=2)
+        warn(f"the model was not audited: {error}", "not-audited")
         return None
 
 

@@ -55,7 +55,7 @@ class Setting:
             return nullcontext(join(federation, Sequential(self.build(0), {PUBLIC: public})))
         members = {**clients, **({PUBLIC: public} if public else {})}
         if workers is not None and workers > len(members):
-            warn(f"{len(members)} workers are enough for {len(members)} clients", "workers", stacklevel=1)
+            warn(f"{len(members)} workers are enough for {len(members)} clients", "workers")
             workers = len(members)
         return simulate(
             self.build(0), members, workers=workers, device=chosen.device, precision=chosen.precision

@@ -129,7 +129,6 @@ class CachedTraining:
                 f"pre-training records {', '.join(kinds)}: {history.size(kinds, *numbers) / 1e6:.1f} MB in "
                 f"memory, and up to three times that in {self.folder}",
                 "history",
-                stacklevel=3,
             )
 
 

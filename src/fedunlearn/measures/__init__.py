@@ -3,6 +3,6 @@
 from .cost import cost, coverage, size
 from .forgetting import forgetting
 from .training import training
-from .utility import utility
+from .utility import tested, utility
 
-__all__ = ["cost", "coverage", "forgetting", "size", "training", "utility"]
+__all__ = ["cost", "coverage", "forgetting", "size", "tested", "training", "utility"]

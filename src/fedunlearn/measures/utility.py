@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, pstdev
 
-from ..core import Metrics, Replies, Request
+from ..core import ClientId, Metrics, Replies, Request
 from .forgetting import SHORT
 
 
@@ -38,3 +38,12 @@ def utility(replies: Replies, request: Request) -> Metrics:
         **({"loss_retained": fmean(losses)} if losses else {}),
         **({"r_seen": fmean(seen)} if seen else {}),
     }
+
+
+def tested(replies: Replies, request: Request) -> dict[ClientId, int]:
+    """The number of test examples on which each retained client measured its accuracy."""
+    means = {
+        client: reply.statistics.get("test", {}).get("accuracy")
+        for client, reply in replies.of(request.retained).items()
+    }
+    return {client: mean.count for client, mean in means.items() if mean is not None}

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import secrets
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..core import FedUnlearnError
+from ..core.errors import warn
 from ..core.hashes import digest
 
 SEALED = b"fedunlearn sealed"
@@ -182,7 +182,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
                 raise FedUnlearnError(
                     f"another process is using {path.parent}: wait for it, or choose another folder"
                 ) from error
-            warnings.warn(f"waiting for another process that is using {path.parent}", stacklevel=3)
+            warn(f"waiting for another process that is using {path.parent}", "waiting")
             lock.acquire()
     try:
         with explained(path):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ..core import FedUnlearnError
+from ..core.errors import warn
 from .files import SEALED, json_bytes, read_tensors
 
 FORMAT = "fedunlearn manifest 1"
@@ -194,9 +194,7 @@ def usable(folder: Path) -> Callable[[Path], bool]:
 def tell_bad(folder: Path, found: Mapping[str, str]) -> None:
     """Notes that checkpoints are left out."""
     for name, problem in found.items():
-        warnings.warn(
-            f"{folder / name} {problem}; the run continues from the checkpoint before", stacklevel=3
-        )
+        warn(f"{folder / name} {problem}; the run continues from the checkpoint before", "older-checkpoint")
 
 
 def is_checkpoint(name: str) -> bool:
@@ -313,7 +311,7 @@ def tell_unverified(folders: Iterable[Path]) -> None:
     """Notes that folders have no manifest, or one that took over files as they were."""
     if named := list(folders):
         where = str(named[0]) if len(named) == 1 else f"{named[0]} and {len(named) - 1} more"
-        warnings.warn(
+        warn(
             f"no manifest says how the files in {where} were written: damage there is not noticed",
-            stacklevel=1,
+            "no-manifest",
         )

@@ -220,9 +220,7 @@ class Recorder(Callback):
                     code="occupied",
                 )
             if metadata.get("format") != FORMAT:
-                warn(
-                    f"{path} was written by another version: the run starts again", "begun-anew", stacklevel=3
-                )
+                warn(f"{path} was written by another version: the run starts again", "begun-anew")
                 return None, 0
             length = int(metadata["metrics_bytes"])
             if not self._metrics.exists() or self._metrics.stat().st_size < length:
@@ -233,7 +231,7 @@ class Recorder(Callback):
                 )
             if problem is not None:
                 told = f"{problem}; the run continues from the previous checkpoint"
-                warn(told, "older-checkpoint", stacklevel=3)
+                warn(told, "older-checkpoint")
             progress = Progress(
                 int(metadata["phase"]),
                 int(metadata["elapsed_rounds"]),

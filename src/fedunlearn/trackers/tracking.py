@@ -81,7 +81,6 @@ class Tracking(Callback):
                     f"{self._name} has stopped ({reason}) and the run continues without it; add the missing "
                     f"rounds later with: fedunlearn resume {quote(str(self._folder))} --track {self._name}",
                     "tracker",
-                    stacklevel=4,
                 )
         if self._broken:
             self._waiting.clear()

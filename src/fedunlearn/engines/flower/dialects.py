@@ -100,7 +100,6 @@ class Jobs:
                     f"a node has {package} {other[0]} and the server {here}: "
                     "results depend on who computes them",
                     "version",
-                    stacklevel=4,
                 )
 
     def hosted(self, name: str, node: Node) -> Collection[ClientId]:

@@ -216,7 +216,7 @@ class FlowerFederation:
                 self._dialect.check({name: node})
                 self._fitting[node.id] = True
             except FedUnlearnError as error:
-                warn(f"{error}; it is left out", "absent", stacklevel=4)
+                warn(f"{error}; it is left out", "absent")
                 self._fitting[node.id] = False
         return self._fitting[node.id]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ...core import FedUnlearnError
+from ...core.errors import warn
 from ...evidence.verdicts import MARGIN
 from ...report import read_evidence
 from .. import Experiment, Show, auditing, finished, omega0, recorded, reference_rounds, run_model, standard
@@ -62,7 +62,7 @@ def audit_runs(comparison: Comparison, folder: Path, show: Show, *, workers: int
         for row, experiment in rows.items():
             run = place(folder, column, seed, row)
             if _failed(run):
-                warnings.warn(f"{named(run)} failed, so it is not audited", stacklevel=2)
+                warn(f"{named(run)} failed, so it is not audited", "not-audited")
             else:
                 groups.setdefault(experiment.model_dump_json(include=DECIDES_PRETRAINING), []).append(run)
         for number, runs in enumerate(groups.values()):
