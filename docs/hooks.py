@@ -178,8 +178,7 @@ def leaderboard() -> str:
 
 def board() -> str:
     """The leaderboard as a page of the site."""
-    from fedunlearn.report import write_leaderboard
-    from fedunlearn.studies.benchmark import merge, write_results
+    from fedunlearn.studies.benchmark import merge, write_leaderboard, write_results
 
     with TemporaryDirectory() as folder:
         results, page = Path(folder) / "results.json", Path(folder) / BOARD

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.report import leaderboard_tables, markdown
+from fedunlearn.report import markdown
 from fedunlearn.runs import write
-from fedunlearn.studies.benchmark import merge, read_results, write_results
+from fedunlearn.studies.benchmark import leaderboard_tables, merge, read_results, write_results
 from fedunlearn.studies.paper.results_page import MARKED
 
 ROOT = Path(__file__).parent.parent

@@ -31,8 +31,7 @@ def benchmark(
     Writes results.json and leaderboard.html to the folder, runs/benchmark unless --out is given. With a file
     of your own, the results are a submission: docs/benchmark.md says where to put both.
     """
-    from ..report import leaderboard_tables, write_leaderboard
-    from ..studies.benchmark import gather, protocol, write_results
+    from ..studies.benchmark import gather, leaderboard_tables, protocol, write_leaderboard, write_results
 
     wanted = protocol(only or [], submitted)
     folder = folder or Path("runs") / ("benchmark" if submitted is None else f"benchmark-{submitted.stem}")
@@ -71,8 +70,7 @@ def leaderboard(
     """
     from tempfile import TemporaryDirectory
 
-    from ..report import write_leaderboard
-    from ..studies.benchmark import check_results, merge, write_results
+    from ..studies.benchmark import check_results, merge, write_leaderboard, write_results
     from .progress import Display
 
     with TemporaryDirectory() as place:

@@ -5,8 +5,6 @@ from .conclusions import verdict
 from .evidence import RunEvidence, read_evidence
 from .folders import collect, read_run
 from .html import write_report
-from .html.leaderboard import write_leaderboard
-from .leaderboard import leaderboard_tables
 from .runs import Collection, Run
 from .summary import LEGEND
 from .tables import comparison_tables, markdown, round_table, stage_table
@@ -19,13 +17,11 @@ __all__ = [
     "collect",
     "comparison_tables",
     "evidence_tables",
-    "leaderboard_tables",
     "markdown",
     "read_evidence",
     "read_run",
     "round_table",
     "stage_table",
     "verdict",
-    "write_leaderboard",
     "write_report",
 ]

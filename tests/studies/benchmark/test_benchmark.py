@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from fedunlearn import FedUnlearnError, Status, method
 from fedunlearn.cli.commands import app
 from fedunlearn.experiment.comparison import read_comparison
-from fedunlearn.report import leaderboard_tables, write_leaderboard
 from fedunlearn.report.trials import score_beside
 from fedunlearn.runs import read_json
 from fedunlearn.studies.benchmark import (
@@ -22,9 +21,11 @@ from fedunlearn.studies.benchmark import (
     Cell,
     check_results,
     gather,
+    leaderboard_tables,
     merge,
     protocol,
     read_results,
+    write_leaderboard,
     write_results,
 )
 from fedunlearn.studies.benchmark.plan import registered_by

@@ -8,8 +8,11 @@ from typing import Any
 
 from ...core import FedUnlearnError
 
+SHARED = "fedunlearn.report.html"
+"""The package whose templates and styles all pages share."""
 
-def rendered(template: str, page: Mapping[str, Any], package: str = "fedunlearn.report.html") -> str:
+
+def rendered(template: str, page: Mapping[str, Any], package: str = SHARED) -> str:
     """Return a page as HTML from a template of a package, which escapes everything that comes from files."""
     try:
         import jinja2 as _needed  # noqa: F401
@@ -24,7 +27,7 @@ def _environment(package: str) -> Any:
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(each) for each in (package, SHARED)]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

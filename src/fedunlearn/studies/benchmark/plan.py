@@ -20,7 +20,7 @@ from ...experiment import Experiment, import_code, parse
 from ...experiment.comparison import Comparison, Grid, read_comparison
 from ...methods import Schedule
 from ...report.audits import REFERENCES
-from ...report.leaderboard import ablation
+from .leaderboard import ablation
 
 PROTOCOL = Path(str(files("fedunlearn"))) / "experiments/benchmark.toml"
 """The file with requests, seeds and tuning budget."""

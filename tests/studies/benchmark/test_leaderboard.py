@@ -13,9 +13,10 @@ from scipy import stats
 from support.chromium import program
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.report import leaderboard_tables, markdown, write_leaderboard
-from fedunlearn.report.benchmark import read_board
-from fedunlearn.report.leaderboard import columns, fixed, line, t_quantile
+from fedunlearn.report import markdown
+from fedunlearn.studies.benchmark import leaderboard_tables, write_leaderboard
+from fedunlearn.studies.benchmark.board import read_board
+from fedunlearn.studies.benchmark.leaderboard import columns, fixed, line, t_quantile
 
 pytest.importorskip("jinja2")
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..core import FedUnlearnError
-from ..evidence import Verdict
-from .audits import REFERENCES
-from .evidence import verdict_text
+from ...core import FedUnlearnError
+from ...evidence import Verdict
+from ...report.audits import REFERENCES
+from ...report.evidence import verdict_text
 
 FORMAT = "fedunlearn benchmark 1"
 ENDED = ("done", "converged")

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...report.audits import REFERENCES
+from ...report.html.filling import rendered
+from ...report.html.plots import style
 from ...runs import write
-from ..audits import REFERENCES
-from ..benchmark import LETTERS, Board, Result, read_board
-from ..leaderboard import INTERVALS, RULE, ablation, columns, line, ranked, t_quantile, titled
-from .filling import rendered
-from .plots import style
+from .board import LETTERS, Board, Result, read_board
+from .leaderboard import INTERVALS, RULE, ablation, columns, line, ranked, t_quantile, titled
 
 GROUPS = {
     "kind": "Kind",
@@ -26,7 +26,10 @@ GROUPS = {
 
 def write_leaderboard(results: Path, page: Path) -> None:
     """Writes one self-contained HTML file about the stored results of a benchmark."""
-    write(page, rendered("leaderboard.html", _page(read_board(results))).encode())
+    write(
+        page,
+        rendered("leaderboard.html", _page(read_board(results)), "fedunlearn.studies.benchmark").encode(),
+    )
 
 
 def _page(board: Board) -> dict[str, Any]:

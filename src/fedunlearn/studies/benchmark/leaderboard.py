@@ -15,9 +15,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Literal
 
-from .audits import REFERENCES
-from .benchmark import Board, Result, read_board
-from .tables import Lines
+from ...report.audits import REFERENCES
+from ...report.tables import Lines
+from .board import Board, Result, read_board
 
 Cells = Mapping[tuple[str, int], Result | None]
 """The results of a method by request and seed; None where one is missing."""
