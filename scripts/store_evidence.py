@@ -20,7 +20,7 @@ from typing import Any
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.report import RunEvidence, markdown, read_evidence, read_run
-from fedunlearn.report.audits import REFERENCES, harmed
+from fedunlearn.report.audits import REFERENCES, below_floor
 from fedunlearn.report.summary import summarise
 from fedunlearn.runs import read_json, write
 from fedunlearn.studies.paper.results_page import MARKED
@@ -101,7 +101,7 @@ def audit(evidence: RunEvidence, folder: Path) -> dict[str, Any]:
         "r_acc_retrained": fmean(each.retrained for each in retained) if retained else None,
         "worst": min((each.value for each in retained), default=None),
         "worst_retrained": min((each.retrained for each in retained), default=None),
-        "harmed": harmed(evidence),
+        "harmed": below_floor(evidence),
         "tpr": target.tpr,
         "js": {model: each.forgotten for model, each in target.distance.items()},
         "js_unseen": {model: each.unseen for model, each in target.distance.items()},

@@ -52,16 +52,16 @@ from .evidence import (
     tug_of_war,
     unjudged,
 )
+from .evidence.influence import influence_sentence
 from .evidence.measures import (
     distance_sentence,
     exact_sentence,
-    influence_sentence,
     listed,
     rate_sentence,
     tail_sentence,
     tug_sentence,
 )
-from .evidence.verdicts import MARGIN, MINIMUM
+from .evidence.verdicts import ALARM_MINIMUM, MARGIN, MINIMUM
 
 Model: TypeAlias = State | Outcome | nn.Module
 """A model with its buffers, how a run ended, or a module."""
@@ -221,17 +221,18 @@ def audit(
             why = f"sent no array {lacking[0]!r}: try again" if failure is None else failure.detail
             raise FedUnlearnError(f"target {target!r} was not audited, it {why}")
     found = _targets({target: replies[target] for target in named}, margin, minimum)
-    tug = _tugs_of_war(replies, models, named)
+    parts = _parts(replies, named)
+    tug = _tugs_of_war(replies, models, named, parts)
     return Evidence(
         found,
-        _influences(replies, models),
+        _influences({client: each for client, each in replies.items() if client not in parts}, models),
         {
             **dict.fromkeys(absent, "not present"),
             **{client: replies.missing[client].detail for client in sorted(replies.missing)},
         },
         tuple(notes),
         tug,
-        _omitted(found, tug) if retrained is not None else (),
+        _omitted(found, tug, parts) if retrained is not None else (),
         exact=exact_sentence(method),
     )
 
@@ -341,7 +342,7 @@ def _targets(
             _rates(reply, "backdoor-unseen"),
             _tails(target, reply),
             _distances(target, reply),
-            _rates(reply, "probe"),
+            _rates(reply, "probe") if plain.n_forgotten >= ALARM_MINIMUM else {},
             _canaries(reply),
         )
     return found
@@ -407,15 +408,29 @@ def _measures(evidence: TargetEvidence) -> Iterator[str]:
         yield f"canaries{_OF[model]}: {guessed.sentence}"
 
 
+def _parts(replies: Replies, targets: Collection[ClientId]) -> tuple[ClientId, ...]:
+    """The targets that are parts of a client and have nothing but its unseen data."""
+
+    def unseen(client: ClientId) -> list[Mapping[str, Mean]]:
+        sums = replies[client].statistics
+        return [sums.get(f"model {name}", {}) for name in ("test", "audit")]
+
+    whole = {target: target.partition("#")[0] for target in targets}
+    return tuple(t for t, c in whole.items() if t != c and c in replies and unseen(t) == unseen(c))
+
+
 def _tugs_of_war(
-    replies: Replies, models: Mapping[str, State], targets: Collection[ClientId]
+    replies: Replies,
+    models: Mapping[str, State],
+    targets: Collection[ClientId],
+    parts: Collection[ClientId],
 ) -> dict[str, TugOfWar]:
-    """By model; empty where an accuracy is missing. Examples count alike, whoever holds them."""
+    """By model; empty where an accuracy is missing. Examples count alike, and once, whoever holds them."""
     names = [name for name in MODELS if name in models]
     sums: dict[str, dict[str, Mean]] = {name: {} for name in names}
     for client, reply in replies.items():
         own = ("forgotten", "forgotten") if client in targets else ("retained", "seen")
-        for part, held in (own, ("test", None)):
+        for part, held in (own,) if client in parts else (own, ("test", None)):
             means = [
                 _unseen(reply, name, "accuracy")
                 if held is None
@@ -433,9 +448,13 @@ def _tugs_of_war(
     return {name: tug_of_war(found, standard) for name, found in accuracies.items()}
 
 
-def _omitted(found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWar]) -> tuple[str, ...]:
+def _omitted(
+    found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWar], parts: Sequence[ClientId]
+) -> tuple[str, ...]:
     """What was not measured, and why."""
     told = []
+    if parts:
+        told.append(f"{listed(parts)}: the unseen data is that of the client, so its accuracy counts once.")
     few = [target for target, each in found.items() if len(each.tpr) < len(FPRS)]
     least = min((found[target].finding.n_unseen for target in few), default=0)
     if few and least < max(map(needed_unseen, FPRS.values())):
@@ -448,7 +467,12 @@ def _omitted(found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWa
         told.append("True positive rates were not measured: SciPy is missing, install fedunlearn[evidence].")
     if none := [target for target, each in found.items() if not each.distance]:
         told.append(f"Output distances need one label for each example: not measured for {listed(none)}.")
-    if none := [target for target, each in found.items() if not each.probe]:
+    few = [target for target, each in found.items() if each.finding.n_forgotten < ALARM_MINIMUM]
+    if few:
+        told.append(
+            f"The linear probe needs {ALARM_MINIMUM} forgotten examples: not shown for {listed(few)}."
+        )
+    if none := [target for target, each in found.items() if not each.probe and target not in few]:
         told.append(
             "The linear probe needs labels of at least two classes and a model with a linear layer behind "
             f"others: not measured for {listed(none)}."
@@ -467,7 +491,9 @@ def _canaries(reply: Reply) -> dict[str, CanaryFinding]:
     return found
 
 
-def _influences(replies: Replies, models: Mapping[str, State]) -> dict[str, dict[ClientId, Influence]]:
+def _influences(
+    replies: Mapping[ClientId, Reply], models: Mapping[str, State]
+) -> dict[str, dict[ClientId, Influence]]:
     """Accuracy and loss of every client on its unseen data, against retraining."""
     if "retrained" not in models:
         return {}
@@ -475,13 +501,19 @@ def _influences(replies: Replies, models: Mapping[str, State]) -> dict[str, dict
     names = [name for name in ("model", "retrained", "again") if name in models]
     for measure in ("accuracy", "loss"):
         values: dict[str, dict[ClientId, float]] = {name: {} for name in names}
+        counts: dict[ClientId, int] = {}
         for client, reply in replies.items():
             means = [_unseen(reply, name, measure) for name in names]
             for name, mean in zip(names, means, strict=True):
                 if mean is not None and None not in means:
-                    values[name][client] = mean.value
+                    values[name][client], counts[client] = mean.value, mean.count
         if values["model"]:
-            found[measure] = client_influence(values["model"], values["retrained"], values.get("again"))
+            found[measure] = client_influence(
+                values["model"],
+                values["retrained"],
+                values.get("again"),
+                counts if measure == "accuracy" else None,
+            )
     return found
 
 

@@ -102,7 +102,8 @@ def test_a_client_that_was_harmed_is_named(federation):
     bad = audit(federation, ruined, again=retrained(4))
     assert all(each.beyond and each.difference < -0.3 for each in bad.influence["accuracy"].values())
     (told,) = (sentence for sentence in bad.sentences if sentence.startswith("Unseen data, accuracy"))
-    assert "beyond chance, which is three times the noise floor of two retrainings, worse than after" in told
+    assert "accuracy (n = 720): beyond chance (exact test after Holm, and three times the noise" in told
+    assert "), worse than after retraining: site-" in told
     assert "site-0 (-0." in told
     assert "site-2 (-0." in told
     assert "target site-1 (-0." in told
@@ -194,7 +195,7 @@ def test_a_model_that_forgot_nothing_is_far_from_retraining_in_every_measure(eve
         "site-1, outputs: their Jensen–Shannon distance to retraining is 0.",
         "site-1, last hidden layer: a linear probe is right on 0.",
         "site-1, backdoor: it succeeds on 0.",
-        "ToW is 0.",
+        "ToW (tug of war) is 0.",
     ):
         assert any(sentence.startswith(start) for sentence in everything.sentences)
     (omitted,) = everything.omitted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedunlearn.evidence import TailCounts, client_influence, newcombe, rates, tail_rate, wilson
+from fedunlearn.evidence.influence import influence_sentence
 from fedunlearn.evidence.measures import (
-    influence_sentence,
     rate_sentence,
     tail_sentence,
 )

@@ -14,6 +14,7 @@ from fedunlearn.evidence import (
     Estimate,
     Scores,
     auc,
+    auc_error,
     canary_bound,
     clopper_pearson,
     delong,
@@ -364,3 +365,11 @@ def test_exact_bounds_name_the_extra_that_they_need(monkeypatch: pytest.MonkeyPa
 
 def test_scipy_is_noticed() -> None:
     assert exact_bounds()
+
+
+def test_the_error_of_an_auc_follows_from_its_value() -> None:
+    rng = np.random.default_rng(3)
+    for shift in (0.0, 0.5):
+        drawn = [Scores(rng.normal(size=300), rng.normal(shift, size=120)) for _ in range(400)]
+        values = [delong(each).value for each in drawn]
+        assert auc_error(float(np.mean(values)), 300, 120) == pytest.approx(np.std(values), rel=0.15)

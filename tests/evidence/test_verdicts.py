@@ -16,7 +16,9 @@ from fedunlearn.evidence import (
     alarm_levels,
     calibrated,
     client_influence,
+    corrected,
     decide,
+    fisher,
     judge,
     no_verdict,
     tail_alarm,
@@ -255,6 +257,38 @@ def test_influence_is_rarely_flagged_by_chance() -> None:
         runs = [dict(zip("abcdefghij", values, strict=True)) for values in rng.normal(size=(3, 10))]
         flagged += sum(influence.beyond for influence in client_influence(*runs).values())
     assert flagged / 5000 < 0.01
+
+
+def test_few_examples_show_no_influence_that_many_show() -> None:
+    first, again = {"a": 0.80, "b": 0.70, "c": 0.75}, {"a": 0.81, "b": 0.69, "c": 0.75}
+    for n, flagged in ((20, set()), (2000, {"b"})):
+        found = client_influence({"a": 0.80, "b": 0.60, "c": 0.75}, first, again, dict.fromkeys("abc", n))
+        assert {client for client, influence in found.items() if influence.beyond} == flagged
+        assert {influence.n for influence in found.values()} == {n}
+
+
+def test_influence_on_examples_is_rarely_flagged_by_chance() -> None:
+    rng, flagged = np.random.default_rng(2), 0
+    for _ in range(300):
+        runs = [dict(zip("abcdefghij", hits / 50, strict=True)) for hits in rng.binomial(50, 0.8, (3, 10))]
+        flagged += any(
+            each.beyond for each in client_influence(*runs, dict.fromkeys("abcdefghij", 50)).values()
+        )
+    assert flagged / 300 <= 0.05
+
+
+def test_more_audits_make_a_difference_count_less() -> None:
+    first, again = {"a": 0.80}, {"a": 0.81}
+    found = client_influence({"a": 0.70}, first, again, {"a": 200})
+    assert found["a"].beyond
+    assert not corrected([found] * 20)[0]["a"].beyond
+
+
+def test_an_exact_test_of_two_shares() -> None:
+    assert fisher(160, 200, 140, 200) == pytest.approx(0.0279469, abs=1e-7)
+    assert fisher(0, 5, 5, 5) == pytest.approx(2 / 252)
+    assert fisher(7, 10, 7, 10) == 1.0
+    assert fisher(10**15, 2 * 10**15, 10**15 - 10, 2 * 10**15) == pytest.approx(1, abs=1e-5)
 
 
 def test_influence_needs_the_same_clients() -> None:

@@ -190,8 +190,10 @@ class TestExistingApp:
             {**places(trained), **files, "forgotten": "site-3"},
         )
         told = capsys.readouterr().out
-        assert told.startswith("site-3: Inconclusive: equivalence needs 600 forgotten and unseen examples")
-        assert "ToW is" in told
+        assert told.startswith(
+            "site-3: Inconclusive: a verdict of equivalence needs 600 forgotten and 600 unseen examples"
+        )
+        assert "ToW (tug of war) is" in told
 
     def test_the_audit_has_the_model_and_the_data_of_the_app(self):
         files = EXISTING / "audit" / "fashion_audit" / "task.py", EXISTING / "before" / "fashion" / "task.py"

@@ -92,7 +92,7 @@ def test_clients_that_were_harmed_are_marked(audited, audit_of):
     (audited / "evidence.json").write_text(json.dumps(values))
     found = run_evidence(read_run(audited))
     line = cells(found["clients"], "site-0")
-    assert line["Beyond chance"].startswith("accuracy worse")
+    assert line["Differs"].startswith("accuracy worse")
     assert found["clients"][1][0] == f"{TARGET} (target)"
     assert "site-0 (-0.200)" in found["harm"][0]
 

@@ -337,6 +337,19 @@ def test_a_clean_client_is_judged_by_the_distance_to_retraining(page, tmp_path):
         assert f"{row}: forgetting relapsed" not in text
 
 
+def test_the_warnings_of_rows_are_lines_of_the_page(page, comparison):
+    path = comparison / "seed-2/method-01/outcome.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"warnings": ["a step was halved"]}))
+    text = said(page(comparison))
+    assert "Warnings of the rows. method-01, seed 2: a step was halved. " in text
+
+
+def test_one_finished_row_is_one_row(page, tmp_path):
+    rows = {"retrain": (0.85, None, 0.50), "puf": (0.80, 0.70, 0.81)}
+    text = said(page(clean(tmp_path / "c", rows, 0.953)))
+    assert "The finished row does not end near the Forget acc of retraining (50.0%)." in text
+
+
 def test_a_clean_client_cannot_be_judged_without_retraining(page, tmp_path):
     rows = {"ascent": (0.30, 0.0, 0.02), "puf": (0.80, 0.70, 0.81)}
     text = said(page(clean(tmp_path / "c", rows, 0.953)))

@@ -173,8 +173,10 @@ def _influence_table(found: Mapping[str, Influence], targets: Collection[str]) -
     for client, each in found.items():
         floor = "-" if each.floor is None else f"{each.floor:.3f}"
         mark = " !" if each.beyond else ""
+        n = "-" if each.n is None else f"{each.n:,}"
         name = f"{client} (target)" if client in targets else client
         rows.append(
-            [name, f"{each.value:.3f}", f"{each.retrained:.3f}", f"{each.difference:+.3f}{mark}", floor]
+            [name, f"{each.value:.3f}", f"{each.retrained:.3f}", f"{each.difference:+.3f}{mark}", floor, n]
         )
-    return [["", "model", "retraining", "difference", "noise floor"], *rows]
+    header = ["", "model", "retraining", "difference", "noise floor", "n"]
+    return [row if any(each.n for each in found.values()) else row[:-1] for row in (header, *rows)]

@@ -4,6 +4,7 @@
 """
 
 from .canaries import CanaryFinding, canary_finding, guess_canaries
+from .influence import Influence, client_influence, corrected
 from .measures import OutputDistance, Rate, rates
 from .relearning import Comeback, Curves, Relearning
 from .statistics import (
@@ -17,10 +18,12 @@ from .statistics import (
     TailRate,
     TugOfWar,
     auc,
+    auc_error,
     canary_bound,
     clopper_pearson,
     delong,
     exact_bounds,
+    fisher,
     holm,
     jensen_shannon,
     needed_unseen,
@@ -35,11 +38,9 @@ from .statistics import (
 )
 from .verdicts import (
     Finding,
-    Influence,
     Verdict,
     alarm_levels,
     calibrated,
-    client_influence,
     compare,
     decide,
     hardest,
@@ -71,15 +72,18 @@ __all__ = [
     "Verdict",
     "alarm_levels",
     "auc",
+    "auc_error",
     "calibrated",
     "canary_bound",
     "canary_finding",
     "client_influence",
     "clopper_pearson",
     "compare",
+    "corrected",
     "decide",
     "delong",
     "exact_bounds",
+    "fisher",
     "guess_canaries",
     "hardest",
     "holm",

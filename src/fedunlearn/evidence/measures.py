@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .statistics import Interval, TailRate, TugOfWar, newcombe, wilson
-from .verdicts import Influence
 
 EXACT = frozenset({"retrain", "fast-retrain", "rapid", "knot", "sisa"})
 """Methods whose new model no target and no model of a target had a part in: docs/evidence/claims.md."""
@@ -94,43 +93,13 @@ def distance_sentence(found: Mapping[str, OutputDistance]) -> str:
 def tug_sentence(found: Mapping[str, TugOfWar]) -> str:
     """Say the scalar with its factors."""
     factors = ", ".join(f"{name} {factor:.3f}" for name, factor in found["model"].factors.items())
-    told = f"ToW is {found['model'].value:.3f}, the product of {factors}; 1 is like retraining"
+    told = (
+        f"ToW (tug of war) is {found['model'].value:.3f}, the product of 1 − |accuracy − accuracy of "
+        f"retraining| on examples ({factors}); 1 is like retraining"
+    )
     if "again" in found:
         told += f", and another retraining has {found['again'].value:.3f}"
     return f"{told}."
-
-
-def influence_sentence(measure: str, found: Mapping[str, Influence], targets: Collection[str]) -> str:
-    """Say who is worse or better off than after retraining; the clients that were harmed come first."""
-    spelled = {
-        client: f"{'target ' if client in targets else ''}{client} ({each.difference:+.3f})"
-        for client, each in found.items()
-    }
-    largest = max(found, key=lambda client: abs(found[client].difference))
-    if found[largest].beyond is None:
-        return (
-            f"Unseen data, {measure}: the largest difference to retraining is that of {spelled[largest]}; "
-            "whether it is chance, only a second retraining can tell."
-        )
-    beyond = sorted(
-        (client for client, each in found.items() if each.beyond), key=lambda c: -abs(found[c].difference)
-    )
-    if not beyond:
-        return (
-            f"Unseen data, {measure}: no client differs from retraining beyond chance, which is three times "
-            f"the noise floor of two retrainings; the largest difference is that of {spelled[largest]}."
-        )
-    worse = [client for client in beyond if (found[client].difference > 0) == (measure == "loss")]
-    better = [client for client in beyond if client not in worse]
-    told = [
-        f"{what} than after retraining: {listed([spelled[client] for client in clients])}"
-        for what, clients in (("worse", worse), ("better", better))
-        if clients
-    ]
-    return (
-        f"Unseen data, {measure}: beyond chance, which is three times the noise floor of two retrainings, "
-        f"{'; '.join(told)}."
-    )
 
 
 def exact_sentence(method: str) -> str:

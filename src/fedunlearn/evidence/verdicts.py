@@ -24,8 +24,7 @@ A pass of all needs every single one (an intersection-union test), and no correc
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -86,19 +85,6 @@ class Finding:
     """95 %, and more where there are several targets: an alarm is raised where it excludes 0."""
     gate: Verdict | None = None
     """What the same test says of ω⁰; EQUIVALENT needs UNDER here."""
-
-
-@dataclass(frozen=True)
-class Influence:
-    """One measure of one client under a model, against retraining."""
-
-    value: float
-    retrained: float
-    difference: float
-    floor: float | None
-    """How far a second retraining is from the first; None without one."""
-    beyond: bool | None
-    """Whether the difference is larger than retrainings differ among themselves; None: nobody knows."""
 
 
 def calibrated(losses: Scores, references: Sequence[Scores]) -> Scores:
@@ -310,47 +296,6 @@ def tail_finding(found: Paired, *, level: float = ALARM_LEVEL) -> Finding:
     return _finding(verdict, found, sentence, None, None, level)
 
 
-def client_influence(
-    model: Mapping[str, float],
-    retrained: Mapping[str, float],
-    again: Mapping[str, float] | None,
-    *,
-    factor: float = 3.0,
-) -> dict[str, Influence]:
-    """Compare one measure (accuracy or loss on unseen data) of each client with retraining.
-
-    Two retrainings differ too. ``again`` is a second one; a client's floor is its own difference between the
-    two or, if larger, the root mean square over all clients. A difference beyond ``factor`` times the floor
-    is more than chance. Give all clients at once: of ten with the same noise, fewer than one in a hundred is
-    flagged wrongly, of three one in thirty; a single one, whose floor is one number, in one case of six.
-    Without ``again`` the differences have no floor, and nobody is flagged.
-
-    >>> first, second = {"a": 0.80, "b": 0.70, "c": 0.75}, {"a": 0.81, "b": 0.69, "c": 0.75}
-    >>> found = client_influence({"a": 0.80, "b": 0.50, "c": 0.76}, first, second)
-    >>> [client for client, influence in found.items() if influence.beyond]
-    ['b']
-    """
-    others = [retrained] if again is None else [retrained, again]
-    if not model or any(model.keys() != other.keys() for other in others):
-        raise FedUnlearnError("the model and both retrainings must be measured on the same clients")
-    values = [value for measured in (model, *others) for value in measured.values()]
-    require(all(map(math.isfinite, values)), "measures", values, "finite")
-    require(factor > 0, "factor", factor, "positive")
-    if again is None:
-        return {
-            client: Influence(value, retrained[client], value - retrained[client], None, None)
-            for client, value in model.items()
-        }
-    gaps = {client: abs(again[client] - retrained[client]) for client in model}
-    common = math.sqrt(sum(gap * gap for gap in gaps.values()) / len(gaps))
-    found = {}
-    for client, value in model.items():
-        difference, floor = value - retrained[client], max(gaps[client], common)
-        beyond = abs(difference) > factor * floor
-        found[client] = Influence(value, retrained[client], difference, floor, beyond)
-    return found
-
-
 def _several(retrained: Scores | Sequence[Scores]) -> tuple[Scores, ...]:
     found = (retrained,) if isinstance(retrained, Scores) else tuple(retrained)
     if not found:
@@ -461,8 +406,8 @@ def _sentence(
         )
     if fewest < minimum:
         return (
-            f"Inconclusive: equivalence needs {minimum:,} forgotten and unseen examples, and there are "
-            f"{found.n_forgotten:,} and {found.n_unseen:,}."
+            f"Inconclusive: a verdict of equivalence needs {minimum:,} forgotten and {minimum:,} unseen "
+            f"examples, and there are {found.n_forgotten:,} and {found.n_unseen:,}."
         )
     return (
         f"Inconclusive: the 90 % interval of the difference, {equivalence}, is not within ±{margin:g}; "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..evidence import Finding, Influence, Verdict
-from ..evidence.measures import influence_sentence
-from ..evidence.verdicts import ALARM_MINIMUM
+from ..evidence.influence import influence_sentence
+from ..evidence.verdicts import ALARM_MINIMUM, MINIMUM
 from .audits import harmed, rounds_text
 from .evidence import AuditedTarget, ByModel, RunEvidence, verdict_text
 from .tables import Lines
@@ -36,6 +36,14 @@ ROLES = {
 def conclusion(evidence: RunEvidence) -> str:
     """The verdict, in capitals and in words; what an exact method guarantees comes before it."""
     words = WORDS[evidence.verdict]
+    compared = [target.finding for target in evidence.targets.values()]
+    few = [each for each in compared if min(each.n_forgotten, each.n_unseen) < MINIMUM]
+    if evidence.verdict is Verdict.INCONCLUSIVE and few:
+        least = min(few, key=lambda each: min(each.n_forgotten, each.n_unseen))
+        words = (
+            f"A verdict needs {MINIMUM} forgotten and {MINIMUM} unseen examples, and there are "
+            f"{least.n_forgotten:,} and {least.n_unseen:,}. This is not a pass."
+        )
     told = words if evidence.verdict is None else f"{verdict_text(evidence.verdict)}. {words}"
     return f"{evidence.values.get('exact', '')} {told}".lstrip()
 
@@ -106,7 +114,8 @@ MEANINGS = {
     "ASR, unseen pictures": "The same on pictures that nobody trained on: does the trigger work?",
     "Canaries": "Share of right guesses which planted examples were trained on; 50 % is chance.",
     "Accuracy": "On unseen data of the target: what it knows of its own kind of data.",
-    "ToW": "One scalar of forgetting and utility; 1 is like retraining.",
+    "ToW": "Tug of war: the product of 1 − |accuracy − accuracy of retraining| on forgotten, retained and "
+    "test examples; 1 is like retraining.",
     "Relearn, post-training": "Rounds until the forgotten returns while the retained clients train on.",
     "Relearn, fine-tuning": "Rounds until the forgotten returns while the target teaches some of it.",
 }
@@ -186,13 +195,15 @@ def harm(evidence: RunEvidence) -> list[str]:
 
 def clients(evidence: RunEvidence) -> Lines:
     """Every client's accuracy and loss on its unseen data, against retraining."""
-    header = ["Client", "Beyond chance"]
+    header = ["Client", "Differs", "n"]
     for measure in evidence.influence:
-        header += [measure.capitalize(), "Retrained", "Difference", "Noise floor"]
+        header += [measure.capitalize(), "Retrained", "Difference", "Floor"]
     names = dict.fromkeys(client for found in evidence.influence.values() for client in found)
     lines = [header]
     for client in sorted(names, key=lambda client: (client not in evidence.targets, len(client), client)):
         line = [f"{client} (target)" if client in evidence.targets else client, _beyond(evidence, client)]
+        own = evidence.influence.get("accuracy", {}).get(client)
+        line.append("–" if own is None or own.n is None else f"{own.n:,}")
         for measure, found in evidence.influence.items():
             line += _influence(found.get(client), measure)
         lines.append(line)
@@ -209,7 +220,7 @@ def _influence(found: Influence | None, measure: str) -> list[str]:
 
 
 def _beyond(evidence: RunEvidence, client: str) -> str:
-    """Where the client differs from retraining beyond chance."""
+    """How the client differs from retraining: in accuracy beyond chance, in loss beyond the noise floor."""
     told = []
     for measure, clients in evidence.influence.items():
         found = clients.get(client)
@@ -308,10 +319,13 @@ def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
         Verdict.UNDER: "Too little forgotten",
         Verdict.OVER: "Too much forgotten",
         Verdict.EQUIVALENT: "Like retraining, within the margin",
-        Verdict.INCONCLUSIVE: "Inconclusive, which is not a pass",
+        Verdict.INCONCLUSIVE: f"Inconclusive, which is not a pass (a verdict needs {MINIMUM} forgotten and "
+        f"{MINIMUM} unseen examples)",
         Verdict.NO_SIGNAL: "No signal, which is not a pass",
         None: "No verdict",
     }
+    if exact := [row for row, audits in runs.items() if all(each.values.get("exact") for each in audits)]:
+        yield f"Never saw the data that was to be forgotten, because the method is exact: {', '.join(exact)}."
     for verdict, title in kinds.items():
         found = {row: [each.verdict for each in audits].count(verdict) for row, audits in runs.items()}
         named = [
@@ -328,4 +342,7 @@ def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
         if any(found)
     ]
     if named:
-        yield f"A retained client is less accurate than after retraining, beyond chance: {', '.join(named)}."
+        yield (
+            "A retained client is less accurate than after retraining, beyond chance (exact test after Holm, "
+            f"over all rows): {', '.join(named)}."
+        )

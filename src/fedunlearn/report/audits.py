@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median_low
 
-from ..evidence import Influence
+from ..evidence import Influence, corrected
 from ..measures.metrics import Metric
 from .evidence import ATTACKS, AuditedTarget, ByModel, Relearned, RunEvidence, read_evidence, verdict_text
 from .summary import mean_text
@@ -87,6 +87,15 @@ def harmed(evidence: RunEvidence) -> list[str] | None:
     if all(each.beyond is None for each in known.values()):
         return None
     return [client for client, each in known.items() if each.beyond and each.difference < 0]
+
+
+def below_floor(evidence: RunEvidence) -> list[str] | None:
+    """The same by the noise floor alone, whatever the number of examples."""
+    clients = evidence.influence.get("accuracy", {})
+    known = {client: each for client, each in clients.items() if client not in evidence.targets}
+    if all(each.floor is None for each in known.values()):
+        return None
+    return [client for client, each in known.items() if each.beyond_floor and each.difference < 0]
 
 
 def _harmed(evidence: RunEvidence) -> float | None:
@@ -236,10 +245,17 @@ CLIENTS = (
             "clients",
             1,
             "lower",
-            "Retained clients whose accuracy falls short of retraining by more than three times the noise "
-            "floor of two retrainings.",
+            "Retained clients whose accuracy falls short of retraining beyond chance: by an exact test, "
+            "corrected after Holm over clients and rows, and by more than three times the noise floor of two "
+            "retrainings.",
         ),
         _harmed,
+    ),
+    _numbers(
+        Metric("audit_n", "n", "examples", 0, "none", "Unseen examples of the retained client with fewest."),
+        lambda evidence: min(
+            (each.n for each in _accuracy(evidence, of_targets=False) if each.n), default=None
+        ),
     ),
 )
 """What clients gain and lose on unseen data."""
@@ -347,11 +363,25 @@ TABLES = {
 
 
 def audited(rows: Mapping[str, Sequence[Path]]) -> dict[str, list[RunEvidence]]:
-    """The evidence in the folders of each row; rows without any are omitted."""
+    """The evidence in the folders of each row; rows without any are omitted.
+
+    Exact tests of accuracy are corrected over all of them.
+    """
     found = {
         row: [each for folder in folders if (each := read_evidence(folder))] for row, folders in rows.items()
     }
-    return {row: evidence for row, evidence in found.items() if evidence}
+    every = [each for evidence in found.values() for each in evidence if "accuracy" in each.influence]
+    judged = dict(zip(map(id, every), corrected([each.influence["accuracy"] for each in every]), strict=True))
+    return {
+        row: [
+            replace(each, influence={**each.influence, "accuracy": judged[id(each)]})
+            if id(each) in judged
+            else each
+            for each in evidence
+        ]
+        for row, evidence in found.items()
+        if evidence
+    }
 
 
 def filled(columns: Sequence[Column], found: Mapping[str, Sequence[RunEvidence]]) -> list[Column]:

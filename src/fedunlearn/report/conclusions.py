@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..measures.metrics import Metric, metric
 from .runs import Run
+from .samples import Sample, sample
 from .settings import setting
 from .summary import end, mean, minus, summarise
 
@@ -46,6 +47,8 @@ class Judgement:
     retrained: float | None
     references: Sequence[str]
     """The rows that retrain; the first is the level to reach."""
+    chance: Sample | None = None
+    """How far chance moves the level of retraining."""
 
     @property
     def metric(self) -> Metric | None:
@@ -54,11 +57,18 @@ class Judgement:
     @property
     def nothing_to_forget(self) -> bool:
         return bool(self.memories) and all(
-            nothing_to_forget(memory, self.retrained) for memory in self.memories.values()
+            nothing_to_forget(memory, self.retrained) or self.hidden(memory)
+            for memory in self.memories.values()
         )
+
+    def hidden(self, memory: Memory) -> bool:
+        """Whether ω⁰ itself lies within the interval of retraining, so that the measure ranks no row."""
+        return self.chance is not None and memory.before in self.chance.interval
 
     @property
     def relapsed(self) -> dict[str, Memory]:
+        if self.nothing_to_forget:
+            return {}
         return {row: memory for row, memory in self.memories.items() if relapsed(memory, self.retrained)}
 
     @property
@@ -122,7 +132,12 @@ def judge(finished: Finished) -> Judgement:
         if row in memories and all(run.method == "retrain" for run in runs)
     ]
     references.sort(key=lambda row: row != "retrain")
-    return Judgement(memories, memories[references[0]].end if references else None, references)
+    if not references:
+        return Judgement(memories, None, references)
+    level = memories[references[0]]
+    return Judgement(
+        memories, level.end, references, sample(finished[references[0]], level.metric.key, level.end)
+    )
 
 
 def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
@@ -190,7 +205,10 @@ def forgotten(run: Run) -> str:
     """The data that the request asks to forget, by client or class."""
     if setting(run.config, "request", "level") == "class":
         return f"class {setting(run.config, 'request', 'label')}"
-    names = run.targets
+    names = [
+        f"{len(run.parts[name])} examples of {name.partition('#')[0]}" if name in run.parts else name
+        for name in run.targets
+    ]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "the target"
 
 
@@ -223,10 +241,16 @@ def headline(finished: Finished, judgement: Judgement) -> str:
     score, forgot, judged = judgement.metric, judgement.forgot, judgement.judged
     if judgement.nothing_to_forget:
         memory = next(iter(judgement.memories.values()))
-        beside = "" if judgement.retrained is None else f" (retraining: {score.text(judgement.retrained)})"
+        beside, chance = "", judgement.chance
+        if judgement.retrained is not None:
+            beside = f" (retraining: {score.text(judgement.retrained)})"
+        if chance is not None:
+            low, high = map(score.text, (chance.interval.low, chance.interval.high))
+            within = f", 95 % interval {low} to {high}, {chance.size})"
+            beside = beside.removesuffix(")") + within
         return (
             f"Nothing can be concluded about forgetting: {score.title} of ω⁰ was "
-            f"{score.text(memory.before)}{beside}, so there was nothing to forget."
+            f"{score.text(memory.before)}{beside}, so this measure ranks nothing here."
         )
     if not judged:
         return f"Without a retrain row, {score.title} cannot be judged by itself. Compare 'retrain', too."
@@ -283,3 +307,8 @@ def warnings(judgement: Judgement) -> list[str]:
         + (f" (retraining: {memory.text(level)})." if (level := judgement.retrained) is not None else ".")
         for row, memory in judgement.relapsed.items()
     ]
+
+
+def noted(runs: Iterable[tuple[str, Run]]) -> list[str]:
+    """Return the warnings that runs noted, a line each."""
+    return [f"{row}: {told.rstrip('.')}." for row, run in runs for told in run.outcome.get("warnings", [])]

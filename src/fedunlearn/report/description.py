@@ -62,6 +62,9 @@ def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
         who += f" ({names.pop()})" if len(names) == 1 else ""
     else:
         who = targets if isinstance(targets, str) else ", ".join(map(str, targets))
+    if all(run.parts for run in runs):
+        names = {in_turn(run) for run in runs}
+        who = f"{names.pop()} (Target acc is left out: they have no test data of their own)"
     if request.get("successive"):
         who += (
             ", one after the other, each with the whole schedule. Scores and curves are those of the last "

@@ -65,8 +65,19 @@ class Run:
 
     @cached_property
     def evaluated(self) -> list[Metrics]:
-        """The rows of the rounds in which the model was evaluated."""
-        return [row for row in self.rows if utility_key(row) or forgetting_key(row)]
+        """The rows of the rounds in which the model was evaluated.
+
+        Named examples have no test data of their own: the accuracy on that of their client is left out.
+        """
+        known = [row for row in self.rows if utility_key(row) or forgetting_key(row)]
+        if not self.parts:
+            return known
+        return [{key: row[key] for key in row if key.partition(" ")[0] != "target_acc"} for row in known]
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[int]]:
+        """The named examples that are to be forgotten, by virtual client."""
+        return setting(self.config, "request", "examples") or {}
 
     @cached_property
     def forgetting(self) -> str | None:

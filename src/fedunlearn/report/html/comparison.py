@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core import Metrics
 from ...measures.metrics import metric
-from ..conclusions import RULE, Judgement, headline, judge, verdict, warnings
+from ..conclusions import RULE, Judgement, headline, judge, noted, verdict, warnings
 from ..runs import Collection, Run
 from ..settings import setting, shared
 from ..summary import Column, Numbers, mean, minus, origins, result_columns, summarise
@@ -88,6 +88,7 @@ def comparison_page(collection: Collection) -> dict[str, Any]:
         "lede": headline(rows.finished, rows.judgement),
         "rule": RULE if rows.judgement.judged else "",
         "warnings": warnings(rows.judgement),
+        "noted": noted(rows.collection.labelled),
         "evidence": rows_evidence(collection, rows.places),
         "cards": [],
         "results": _results(rows),
@@ -239,7 +240,9 @@ def _scatter(rows: Rows) -> dict[str, Any] | None:
     aim = judgement.aim
     useful = metric(rows.utility)
     better = "Down and left is better." if useful.better == "lower" else "Up and left is better."
-    if score.better == "retraining":
+    if judgement.nothing_to_forget:
+        better = f"{score.title} ranks nothing here: see the first sentence."
+    elif score.better == "retraining":
         better = (
             f"Closer to the line is better, and {'lower' if useful.better == 'lower' else 'higher'} "
             f"{useful.title}; the line is the {score.title} of retraining."

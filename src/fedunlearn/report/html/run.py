@@ -36,6 +36,7 @@ def run_page(collection: Collection) -> dict[str, Any]:
         "lede": verdict(run),
         "rule": "",
         "warnings": [],
+        "noted": [],
         "evidence": run_evidence(run),
         "cards": _cards(run) if run.evaluated else [],
         "results": _stage_table(run) if run.evaluated else None,

@@ -14,7 +14,7 @@ from ...experiment import Experiment
 from ...experiment.comparison import Comparison, at_chosen_rate, place, rates_matter, reference_place
 from ...methods import Schedule
 from ...report import RunEvidence, read_evidence, read_run
-from ...report.audits import REFERENCES, harmed
+from ...report.audits import REFERENCES, below_floor
 from ...report.summary import costs
 from ...runs import read_json
 from .plan import STANDARD, protocol_digest, requests, source_digest
@@ -142,7 +142,7 @@ def _measured(evidence: RunEvidence | None) -> dict[str, Any]:
         "r_acc_retrained": _mean(each.retrained for each in retained),
         "worst": min((each.value for each in retained), default=None),
         "worst_retrained": min((each.retrained for each in retained), default=None),
-        "harmed": harmed(evidence),
+        "harmed": below_floor(evidence),
         "harm": max((each.retrained - each.value for each in retained), default=None),
         "asr": _mean(each["model"] for each in attacks),
         "asr_retrained": _mean(each["retrained"] for each in attacks),
