@@ -31,7 +31,8 @@ from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import RequestState, against_retraining, conclusion, erase, purge, receive
 from fedunlearn.erasure.certificate import read_certificate, verify
 from fedunlearn.erasure.keys import Key
-from fedunlearn.evidence.verdicts import Influence, Scores, no_verdict
+from fedunlearn.evidence.influence import Influence
+from fedunlearn.evidence.verdicts import Scores, no_verdict
 from fedunlearn.runs import write_tensors
 from fedunlearn.server import Server, read_history
 

@@ -186,7 +186,11 @@ class Failure:
 
 
 class MissingReply(Exception):
-    """A round cannot be completed without a client that failed to answer."""
+    """A round cannot be completed without clients that failed to answer."""
+
+    def __init__(self, sentence: str, clients: Iterable[ClientId] = ()) -> None:
+        super().__init__(sentence)
+        self.clients = tuple(clients)
 
 
 class Replies(Mapping[ClientId, Reply]):
@@ -230,7 +234,8 @@ class Replies(Mapping[ClientId, Reply]):
             if client not in self:
                 raise MissingReply(
                     f"{client} {self._why(client)}, and this method cannot unlearn "
-                    f"without it: {self.remedy(client)} and resume"
+                    f"without it: {self.remedy(client)} and resume",
+                    [each for each in wanted if each not in self],
                 )
         return self.of(wanted)
 
@@ -242,7 +247,8 @@ class Replies(Mapping[ClientId, Reply]):
             first = next((client for client in wanted if client in self.missing), "")
             raise MissingReply(
                 f"no retained client has a reply that can be used ({first} {self._why(first)}): "
-                f"{self.remedy(first)} and resume"
+                f"{self.remedy(first)} and resume",
+                wanted,
             )
         return found
 

@@ -129,6 +129,8 @@ class Progress:
     finished: frozenset[ClientId] = frozenset()
     """The targets that a stop rule has released from this phase."""
     guarded: Guarded = Guarded()
+    missing: tuple[ClientId, ...] = ()
+    """The clients without which the last round could not be completed; not recorded."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,8 @@ class Outcome:
     guards: Mapping[str, int] | None = None
     """How often the guards did what, by codes that name nobody; None without guards."""
     targets: tuple[ClientId, ...] = ()
+    missing: tuple[ClientId, ...] = ()
+    """The clients without which the last round could not be completed."""
 
     @property
     def params(self) -> Vector:

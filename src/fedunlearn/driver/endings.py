@@ -256,6 +256,7 @@ def outcome_of(run: Run, progress: Progress, rows: Sequence[Metrics]) -> Outcome
         guard_warnings(guarded),
         None if run.conditions.guards is None else {**guarded.codes, **code},
         run.request.targets,
+        progress.missing,
     )
 
 

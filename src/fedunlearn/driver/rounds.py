@@ -59,6 +59,7 @@ def play(run: Run, progress: Progress) -> tuple[Progress, Metrics]:
         state=after,
         heard=progress.heard | heard,
         guarded=round.booked(guarded),
+        missing=round.missing,
     )
     metrics = round.metrics(moved, heard, seconds)
     return replace(moved, guarded=_learning(round.phase, after, moved.guarded, metrics)), metrics
@@ -76,6 +77,7 @@ class Round:
         self.exchanges: list[Exchange] = []
         self.trials: list[Exchange] = []
         self.waited = 0.0
+        self.missing: tuple[ClientId, ...] = ()
 
     def state(self) -> State:
         """Return the state after the round, or the one before it if the round cannot be completed."""
@@ -84,6 +86,7 @@ class Round:
             self._require_present()
             after = completed(phase, before, self._drive())
         except MissingReply as missing:
+            self.missing = missing.clients
             return incomplete(phase, before, missing, self.exchanges)
         # The server's own work needs no guard.
         if self.guardian is None or after.status.failed or not any(each.jobs for each in self.exchanges):
@@ -205,7 +208,7 @@ class Round:
                 "minimum": f", and the minimum is {least}" if least > 1 else "",
                 "missing": explained(missing),
             }
-            raise MissingReply(sentence("too_few_usable", **facts))
+            raise MissingReply(sentence("too_few_usable", **facts), missing)
 
     def heard(self) -> set[ClientId]:
         """Return the retained clients with a usable reply."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any
 
 from ..auditing import Evidence, audit
@@ -74,12 +73,11 @@ def found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
 
 
 def target_missing(work: Work, outcome: Outcome) -> bool:
-    """Whether a run lacks the client that asked, and not somebody else."""
+    """Whether a run lacks the client that asked, and not another one."""
     admitted = work.case.last(RequestState.ADMITTED)
     if work.gone or admitted is None or not admitted.fields["asks"]:
         return False
-    named = re.search(rf"(?<![\w.-]){re.escape(work.client)}(?![\w-]|\.\w)", outcome.reason)
-    return named is not None or work.client not in work.federation.present()
+    return work.client in outcome.missing or work.client not in work.federation.present()
 
 
 def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) -> Evidence | None:
