@@ -27,9 +27,15 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.methods.fedosd import AnchoredAveraging
 from fedunlearn.runs import Recorder
 
-TARGET, VICTIM, BAD = "site-1", "site-0", "site-4"
 SHORT = Schedule(unlearn_rounds=3, unlearn_lr=0.05, recover_rounds=3, recover_lr=0.05)
+
+
+TARGET, VICTIM, BAD = "site-1", "site-0", "site-4"
+
+
 DEFAULT = Guards()
+
+
 POST = 3
 """Exchanges of training before FedOSD's post-training."""
 
@@ -66,13 +72,6 @@ def test_without_cheats_guards_change_no_bit(name):
     assert equal(tensors(plain.state), tensors(guarded.state))
     assert guarded.status is plain.status
     assert all("backdoor still works" in each for each in guarded.warnings)
-
-
-def test_without_guards_the_outcome_still_tells_that_nothing_was_forgotten():
-    outcome = unlearn(phases("fedosd", SHORT), request(), Quadratics())
-    (told,) = outcome.warnings
-    assert told.startswith("the targets' backdoor still works")
-    assert outcome.guards is None
 
 
 REFUSED = {
@@ -260,13 +259,6 @@ def test_clients_that_measure_nothing_are_told_of():
     assert federation.asked == len(CLIENTS) - 1  # once: there is no point in asking again
 
 
-def test_methods_that_need_no_help_of_the_targets_are_not_doubted_without_a_measure():
-    guards = Guards(harm=1e6, step=1e6, budget=1e6)
-    for name in ("retrain", "fast-retrain", "finetune", "not"):
-        outcome = unlearn(phases(name, SHORT), request(), Measured(()), guards=guards)
-        assert not any("targets" in each for each in outcome.warnings), name
-
-
 def test_the_trial_of_a_step_is_one_exchange_and_its_bytes_are_counted():
     plain, _ = run(guards=None)
     guarded, _ = run(guards=Guards(harm=10.0))
@@ -285,64 +277,6 @@ def test_the_trial_of_a_step_is_one_exchange_and_its_bytes_are_counted():
     assert [row["bytes_up"] for row in guarded.metrics[1:]] == [row["bytes_up"] for row in plain.metrics[1:]]
     cheap, _ = run(guards=Guards(utility=False))
     assert [row["bytes_down"] for row in cheap.metrics[1:]] == [r["bytes_down"] for r in plain.metrics[1:]]
-
-
-class Measured(Quadratics):
-    """Of the targets, only some things are measured."""
-
-    def __init__(self, keys):
-        super().__init__()
-        self.keys = keys
-
-    def measured(self, client, params):
-        loss = Mean(self.loss(client, params), 1)
-        works = Mean(math.exp(-loss.total / 4), 1)  # .21 with ω⁰
-        sets = {"backdoor": {"accuracy": works}, "forget": {"loss": loss}}
-        return {name: sets[name] for name in self.keys}
-
-    def perform(self, client, job, terms):
-        reply = super().perform(client, job, terms)
-        if job.config["loss"] == "uce" and "train" in reply.statistics:
-            told = math.exp(-self.loss(client, job.params))
-            return replace(reply, statistics={"train": {"loss": Mean(told, 1)}})
-        return replace(reply, statistics={}) if "train" not in self.keys and job.work == "train" else reply
-
-
-LONG = Schedule(unlearn_rounds=20, unlearn_lr=1.0, recover_rounds=0, recover_lr=0.05)
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (("backdoor",), "the targets' backdoor still works after"),
-        (("forget",), "the loss on the data to be forgotten has hardly risen"),
-    ],
-)
-@pytest.mark.parametrize("attack", [scaled(-1.0), idle], ids=["negated", "idle"])
-def test_a_target_that_is_not_forgotten_is_told_of(keys, words, attack):
-    guards = Guards(utility=False, budget=1e9, step=1e9)
-    honest = unlearn(phases("fedosd", LONG), request(), Measured(keys), guards=guards)
-    assert not any(words in each for each in honest.warnings)
-    lazy = unlearn(
-        phases("fedosd", LONG), request(), Attacked(Measured(keys), {TARGET: attack}), guards=guards
-    )
-    assert lazy.status in (Status.DONE, Status.CONVERGED)
-    assert any(words in each for each in lazy.warnings)
-
-
-def test_where_nothing_is_measured_the_targets_own_loss_counts_or_nobody_knows():
-    guards = Guards(utility=False, budget=1e9, step=1e9)
-
-    class Quiet(Measured):
-        def perform(self, client, job, terms):
-            return replace(super().perform(client, job, terms), statistics={})
-
-    unknown = unlearn(phases("fedosd", LONG), request(), Quiet(()), guards=guards)
-    assert any("nothing is measured of the targets" in each for each in unknown.warnings)
-    own = unlearn(phases("fedosd", LONG), request(), Measured(()), guards=guards)
-    assert not any("targets" in each for each in own.warnings if "lengthened" not in each)
-    held = unlearn(phases("fedosd", LONG), request(), Attacked(Measured(()), {TARGET: idle}), guards=guards)
-    assert any("own unlearning loss" in each or "nothing is measured" in each for each in held.warnings)
 
 
 ATTACKS = {
@@ -378,128 +312,6 @@ def test_a_guarded_run_resumes_from_its_checkpoints_to_the_same_bits(what, tmp_p
         assert equal(tensors(later.state), tensors(whole.state))
         assert later.warnings == whole.warnings
         assert measured(later) == measured(whole)[stop + 1 :]
-
-
-STRICT = Guards(halvings=0, target_norm=1e9, step=1e9)
-WILD = {TARGET: only_after(2, scaled(1e6))}
-FIVE = Schedule(5, 0.05, 4, 0.05)
-
-
-def ended(resume=None, listeners=(), attacks=WILD, schedule=FIVE, **options):
-    """A run whose unlearning is stopped in its third round."""
-    federation = Attacked(Quadratics(**options), attacks)
-    federation.trainings = 0 if resume is None else resume.elapsed_rounds
-    return unlearn(
-        phases("fedosd", schedule), request(), federation, guards=STRICT, resume=resume, listeners=listeners
-    )
-
-
-def test_unlearning_ends_before_a_step_that_harms_and_post_training_repairs_the_model():
-    events: list[Event] = []
-    outcome = ended(listeners=[events.append])
-    kept = next(event for event in events if event.metrics.get("status") == Status.DONE)
-    assert kept.progress.state.round == 2
-    assert torch.equal(kept.progress.state.params, events[2].progress.state.params)
-    assert not torch.equal(kept.progress.state.params, request().params)
-    assert [row["stage"] for row in outcome.metrics] == ["start"] + 3 * ["unlearning"] + 4 * ["post-training"]
-    assert outcome.guards is not None
-    assert outcome.guards["stopped:harm"] == 1
-    two = ended(attacks={}, schedule=Schedule(2, 0.05, 4, 0.05))
-    assert two.status is Status.DONE
-    assert equal(tensors(outcome.state), tensors(two.state))  # as if unlearning had been that short
-
-
-def test_the_run_fails_only_where_it_ends_badly():
-    """Here the backdoor still works; where it does not, the same run is done, and tells of its early end."""
-    outcome = ended()
-    assert outcome.status is Status.GUARD_STOP
-    assert outcome.reason.startswith(kept := str(outcome.metrics[3]["reason"]))
-    assert outcome.reason == f"{kept}; and {outcome.warnings[-1]}"
-
-    class Forgetful(Quadratics):
-        def measured(self, client, params):
-            moved = not torch.equal(params, request().params)
-            return {"test": {"accuracy": Mean(0.9, 1)}, "backdoor": {"accuracy": Mean(1.0 - moved, 1)}}
-
-    well = unlearn(
-        phases("fedosd", FIVE), request(), Attacked(Forgetful(), WILD), guards=STRICT, evaluate_every=9
-    )
-    assert (well.status, well.warnings) == (Status.DONE, (kept,))
-
-
-@pytest.mark.parametrize(
-    ("after", "floor", "status", "told"),
-    [
-        (0.85, None, Status.DONE, True),
-        (0.85, 0.1, Status.DONE, True),
-        (0.75, 0.1, Status.HARMED, True),
-        (0.75, None, Status.DONE, True),
-        (0.88, 0.1, Status.DONE, False),
-    ],
-)
-@pytest.mark.parametrize("score", ["accuracy", "loss"])
-def test_a_model_that_costs_the_retained_clients_more_than_the_floor_is_a_failure(
-    score, after, floor, status, told
-):
-    class Worse(Quadratics):
-        def measured(self, client, params):
-            value = 0.9 if torch.equal(params, request().params) else after
-            mean = {"accuracy": Mean(value, 1), "loss": Mean(1 + 5 * (0.9 - value), 1)}
-            return {"test": {score: mean[score]}}
-
-    events: list[Event] = []
-    outcome = unlearn(phases("finetune", FIVE), request(), Worse(), floor=floor, listeners=[events.append])
-    assert outcome.status is status
-    assert any("worse off than before" in each for each in outcome.warnings) is told
-    assert status.failed is bool(outcome.reason)
-    assert not torch.equal(outcome.params, request().params)
-    again = unlearn(
-        phases("finetune", FIVE), request(), Quadratics(), floor=floor, resume=events[-1].progress
-    )
-    assert (again.status, again.reason, again.warnings) == (status, outcome.reason, outcome.warnings)
-
-
-def test_a_run_that_was_stopped_by_guards_resumes_to_the_same_bits_and_stays_failed():
-    events: list[Event] = []
-    whole = ended(listeners=[events.append])
-    for number, event in enumerate(events):
-        later = ended(resume=event.progress)
-        assert equal(tensors(later.state), tensors(whole.state))
-        assert later.status is whole.status
-        assert later.reason == whole.reason
-        assert later.warnings == whole.warnings
-        assert later.guards == whole.guards
-        assert measured(later) == measured(whole)[number + 1 :]
-
-
-def test_a_run_that_guards_have_stopped_is_not_tried_again():
-    """Nobody is asked; the model was repaired, and is no model to go on unlearning from."""
-    events: list[Event] = []
-    whole = ended(listeners=[events.append])
-    again = ended(resume=events[-1].progress, attacks={})
-    assert again.metrics == ()
-    assert again.status is Status.GUARD_STOP
-    assert equal(tensors(again.state), tensors(whole.state))
-
-
-def test_a_repair_that_fails_can_be_tried_again():
-    events: list[Event] = []
-    whole = ended()
-    everybody = {client: [5] for client in CLIENTS}
-    broken = ended(absent=everybody, listeners=[events.append])
-    assert broken.status is Status.MISSING_REPLY
-    assert "resume later" in broken.reason
-    assert whole.metrics[3]["reason"] in broken.warnings
-    assert equal(tensors(ended(resume=events[-1].progress).state), tensors(whole.state))
-
-
-def test_a_stop_without_post_training_is_final_too():
-    events: list[Event] = []
-    whole = ended(listeners=[events.append], schedule=Schedule(5, 0.05, 0, 0.05))
-    assert whole.status is Status.GUARD_STOP
-    again = ended(resume=events[-1].progress, attacks={}, schedule=Schedule(5, 0.05, 0, 0.05))
-    assert again.metrics == ()
-    assert (again.status, again.reason) == (whole.status, whole.reason)
 
 
 CODES = {
@@ -591,7 +403,11 @@ CHAOS = {
     "copied": copied_from(TARGET, 0.05),
     "sign flip": scaled(-9.0),
 }
+
+
 ENDS = {*Status} - {Status.RUNNING}
+
+
 UNUSABLE = {
     **dict.fromkeys(("nan", "inf", "1e38"), "refused:not_finite"),
     **dict.fromkeys(("wrong shape", "empty"), "refused:shape"),

@@ -250,3 +250,20 @@ def measured(outcome: Outcome) -> list[dict[str, object]]:
     return [
         {key: value for key, value in row.items() if not key.startswith("seconds")} for row in outcome.metrics
     ]
+
+
+class Listening(Quadratics):
+    """Remembers the jobs it was given, with their terms, measuring included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[Mapping[str, Job], Terms]] = []
+
+    def exchange(self, jobs, terms=NO_TERMS):
+        self.heard.append((dict(jobs), terms))
+        return super().exchange(jobs, terms)
+
+    def trained(self) -> list[tuple[Mapping[str, Job], Terms]]:
+        return [
+            (jobs, terms) for jobs, terms in self.heard if {job.work for job in jobs.values()} == {"train"}
+        ]

@@ -19,7 +19,7 @@ from ..measures.metrics import metric
 QUIET_SECONDS = 10.0
 RETRAINING = "retraining"
 MEASURED_ROUNDS = 3
-"""After so many rounds of many runs, their total time is estimated."""
+"""The rounds of many runs after which their total time is estimated."""
 
 Planned = Mapping[str, tuple[int, int]]
 """By run: the rounds of its pre-training, and those after it. A single run needs no name."""
@@ -41,8 +41,8 @@ class Estimate:
     def left(self) -> int:
         return sum(self._left.values())
 
-    def hear(self, run: str, event: Event) -> None:
-        """Takes note of a round, or of the evaluation before the first."""
+    def count(self, run: str, event: Event) -> None:
+        """Count a round, or the evaluation before the first."""
         now = self._clock()
         phase, state = event.phases[event.progress.phase], event.progress.state
         part = 0 if phase.stage is Stage.PRETRAINING else 1
@@ -57,15 +57,15 @@ class Estimate:
         self._left[run, part] = here + sum(later.rounds for later in event.phases[event.progress.phase + 1 :])
 
     def begin(self) -> None:
-        """A run starts; its set-up is not part of its first round."""
+        """Start a run; its set-up is not part of its first round."""
         self._last = self._clock()
 
     def end(self, run: str) -> None:
-        """A run has ended, perhaps early."""
+        """End a run, perhaps early."""
         self._left[run, 0] = self._left[run, 1] = 0
 
     def seconds_left(self) -> float | None:
-        """Unknown before the first round; rounds not seen yet are taken to last as long as the others."""
+        """Return the estimate, None before the first round; unseen kinds of rounds count like the others."""
         if not self.measured:
             return None
         mean = sum(self._seconds.values()) / self.measured
@@ -74,7 +74,7 @@ class Estimate:
 
 
 class Display:
-    """Shows how far the rounds are, the last measurements and when they were taken, and the time left."""
+    """Show the rounds done, the last measurements and their round, and the time left."""
 
     def __init__(
         self, console: Console, planned: Planned, *, clock: Callable[[], float] = time.monotonic
@@ -107,7 +107,7 @@ class Display:
 
     @contextmanager
     def run(self, name: str = "") -> Iterator[Callable[[Event], None]]:
-        """The listener of one run."""
+        """Yield the listener of one run."""
         self._begun += 1
         self._scores = {}
         self._estimate.begin()
@@ -123,25 +123,25 @@ class Display:
             self._show_total(label)
         trained = False
 
-        def hear(event: Event) -> None:
+        def on_round(event: Event) -> None:
             nonlocal trained
             stage = event.phases[event.progress.phase].stage
             if not name and not trained and stage is not Stage.PRETRAINING:
                 self._print("pre-training skipped: ω⁰ exists already")
             trained = True
-            self._hear(name, label, event)
+            self._on_round(name, label, event)
 
-        yield hear
+        yield on_round
         self._estimate.end(name)
         self._show_total(label)
 
-    def _hear(self, run: str, label: str, event: Event) -> None:
+    def _on_round(self, run: str, label: str, event: Event) -> None:
         phase, state = event.phases[event.progress.phase], event.progress.state
         begins = event.metrics["stage"] == "start"
         if measured := {key: float(event.metrics[key]) for key in headline(event.metrics)}:
             self._scores = measured
             self._scored = ("start" if begins else _title(phase), state.round)
-        self._estimate.hear(run, event)
+        self._estimate.count(run, event)
         if begins:
             return
         if not self._estimated and self._estimate.measured >= MEASURED_ROUNDS:
@@ -187,7 +187,7 @@ class Display:
         )
 
     def _measurements(self, title: str) -> str:
-        """The last scores, and the round that they are from; those of ω⁰ say nothing about a new model."""
+        """Return the last scores and their round; those of ω⁰ say nothing about a new model."""
         then, number = self._scored
         if not self._scores or (then == "start" and title == RETRAINING):
             return ""
@@ -200,13 +200,13 @@ class Display:
 
 
 def _title(phase: Phase) -> str:
-    """What a phase is called here: one that trains a new model belongs to post-training, as in the paper."""
+    """Return the title of a phase: post-training that trains a new model is retraining."""
     new = phase.stage is Stage.POSTTRAINING and "fresh" in phase.needs
     return RETRAINING if new else phase.stage
 
 
 def duration(seconds: float) -> str:
-    """A rough time for people."""
+    """Return a rough time for people."""
     minutes = round(seconds / 60)
     if seconds < 60:
         return f"{round(seconds)} s"

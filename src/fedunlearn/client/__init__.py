@@ -1,4 +1,4 @@
-"""What a client does: it holds data, trains, measures and computes what methods ask for."""
+"""The client's side: its data, training, measuring, and the other works that methods ask for."""
 
 from . import losses as _registers_losses  # noqa: F401
 from . import steps as _registers_steps  # noqa: F401

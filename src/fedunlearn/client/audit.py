@@ -41,7 +41,7 @@ NUMBERS = (
     "forgotten examples",
     "unseen examples",
 )
-"""What leaves a target for each comparison."""
+"""The numbers that leave a target for each comparison."""
 
 COUNTS = (
     "forgotten examples below the threshold",
@@ -49,7 +49,7 @@ COUNTS = (
     "unseen examples below it",
     "unseen examples",
 )
-"""What leaves a target for each true positive rate."""
+"""The counts that leave a target for each true positive rate."""
 
 FPRS = {"1 %": 0.01, "0.1 %": 0.001}
 """False positive rates of the attack on the tail, by title."""
@@ -70,7 +70,7 @@ def audit_job(
     references: Sequence[State] = (),
     compare: bool,
 ) -> Job:
-    """A job to measure all these models; with ``compare`` also to test for membership, as targets do."""
+    """Return a job to measure all these models; ``compare`` also tests for membership, as targets do."""
     named = {"retrained": retrained, "original": original, "again": again}
     others = {name: state for name, state in named.items() if state is not None}
     others |= {f"{REFERENCE}{number}": state for number, state in enumerate(references)}
@@ -92,7 +92,7 @@ def audit_job(
 
 
 def models_of(job: Job) -> dict[str, tuple[Vector, Buffers]]:
-    """The models of a job by name, each with its own buffers; ``model`` is the one that is audited."""
+    """Return the models of a job by name, with their buffers; ``model`` is the one that is audited."""
     found: dict[str, tuple[Vector, Buffers]] = {"model": (job.params, job.buffers or {})}
     for name, array in job.arrays.items():
         if BUFFER not in name:
@@ -105,7 +105,7 @@ def models_of(job: Job) -> dict[str, tuple[Vector, Buffers]]:
 
 
 def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
-    """What was trained on and is to be forgotten, and what nobody trained on.
+    """Return the examples to be forgotten, and examples like them that no client trained on.
 
     Triggered examples need unseen ones with the trigger, which only a set ``audit`` can have.
     """
@@ -113,15 +113,15 @@ def compared_sets(client: ClientId, data: ClientData) -> tuple[Data, Data]:
     unseen = sets.get("audit", None if "backdoor" in sets else sets.get("test"))
     if unseen is None:
         raise FedUnlearnError(
-            f"{client} holds no examples like the forgotten ones that nobody trained on, and an audit needs "
-            "them: give it a set 'audit' (in experiments, set data.audit)",
+            f"{client} holds no examples like the forgotten ones that were never trained on, and an audit "
+            "needs them: give it a set 'audit' (in experiments, set data.audit)",
             code="data",
         )
     return sets["forget"] if "forget" in sets else own_examples(data), unseen
 
 
 def require_one_mix(client: ClientId, forgotten: Tensor, unseen: Tensor, least: float = 0.1) -> None:
-    """Refuses sets of which more than ``least`` have other labels: a test would take that for memory.
+    """Refuse sets of which more than ``least`` have other labels: a test would take that for memory.
 
     Random splits of the labels must differ less, too, each of 999: of sets that were drawn alike, at most one
     in a thousand is refused.
@@ -142,7 +142,7 @@ def require_one_mix(client: ClientId, forgotten: Tensor, unseen: Tensor, least: 
 
 
 def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None) -> dict[str, Data]:
-    """What a client sums losses and scores over; training data only where retraining can be compared.
+    """Return the sets whose losses and scores a client sums; training data only beside a retrained model.
 
     The sum over a single example would be its loss, so such a set is left out.
     """
@@ -157,13 +157,13 @@ def measured_sets(data: ClientData, job: Job, compared: tuple[Data, Data] | None
 
 
 def calibrating(losses: Mapping[str, Held]) -> list[Held]:
-    """Of the losses by model, those that calibrate the others: of the references, else of retraining."""
+    """Return the losses that calibrate the others: of the references, or else of retraining."""
     references = [held for name, held in losses.items() if name.startswith(REFERENCE)]
     return references or [losses[name] for name in RETRAINED if name in losses]
 
 
 def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
-    """All that a target reveals of its losses under the models."""
+    """Return everything that a target reveals of its losses under the models."""
     model, sizes = losses["model"], (len(losses["model"].forgotten), len(losses["model"].unseen))
     retrained = [losses[name] for name in RETRAINED if name in losses]
     if not retrained:
@@ -190,19 +190,19 @@ def comparisons(losses: Mapping[str, Scores]) -> dict[str, Tensor]:
 
 
 def rate_name(model: str, fpr: str) -> str:
-    """The name of the array with the true positive rate of a model."""
+    """Return the name of the array with the true positive rate of a model."""
     return f"{model} at {fpr}"
 
 
 def packed(pair: Paired) -> Tensor:
-    """A comparison as the numbers that travel."""
+    """Return a comparison as the numbers that travel."""
     estimates = (pair.model, pair.reference, pair.difference)
     numbers = [number for each in estimates for number in (each.value, each.error)]
     return torch.tensor([*numbers, pair.n_forgotten, pair.n_unseen], dtype=torch.float64)
 
 
 def unpacked(numbers: Tensor) -> Paired:
-    """The comparison that a client sent; refused where it cannot be one."""
+    """Return the comparison that a client sent; refuse numbers that cannot be one."""
     values = numbers.double().tolist()
     model, reference, difference = (Estimate(*values[place : place + 2]) for place in (0, 2, 4))
     forgotten, unseen = map(int, values[6:])
@@ -223,13 +223,13 @@ def unpacked(numbers: Tensor) -> Paired:
 
 
 def packed_counts(counts: TailCounts) -> Tensor:
-    """Counts as the numbers that travel."""
+    """Return counts as the numbers that travel."""
     numbers = [counts.hits, counts.n_forgotten, counts.alarms, counts.n_unseen]
     return torch.tensor(numbers, dtype=torch.float64)
 
 
 def unpacked_counts(numbers: Tensor) -> TailCounts:
-    """The counts that a client sent; refused where they cannot be counts."""
+    """Return the counts that a client sent; refuse numbers that cannot be counts."""
     values = numbers.double().tolist()
     hits, forgotten, alarms, unseen = map(int, values)
     if [hits, forgotten, alarms, unseen] != values or not (

@@ -11,21 +11,21 @@ from .data import ClientData, Data
 
 SETS = ("canary-in", "canary-out")
 STATISTIC = "canaries"
-"""Named after the model that the guesses are about: ``model canaries``."""
+"""The second word of a name such as ``model canaries``; the first is the model that the guesses are about."""
 
 Losses = Mapping[str, Sequence[float]]
 """One for each canary, by set."""
 
 
 def of(data: ClientData) -> dict[str, Data]:
-    """The canaries of a client: those that it trains on, and those held out."""
+    """Return the canaries of a client: those that it trains on, and those held out."""
     return {name: data.evaluations[name] for name in SETS if name in data.evaluations}
 
 
 def guessed(losses: Mapping[str, Losses], references: Sequence[Losses]) -> dict[str, dict[str, Mean]]:
-    """How many guesses about the model, and about ω⁰, are right, from the losses under each model.
+    """Return the number of right guesses about the model and about ω⁰, from the losses under each model.
 
-    They are calibrated by the losses under the references, like other losses of an audit.
+    Losses are calibrated by the losses under the references, like other losses of an audit.
     """
     found = {}
     for name in ("model", "original"):
@@ -37,7 +37,7 @@ def guessed(losses: Mapping[str, Losses], references: Sequence[Losses]) -> dict[
 
 
 def _calibrated(name: str, losses: Losses, references: Sequence[Losses]) -> list[float]:
-    """The losses of a set, less the mean of the references; nothing where the set is empty."""
+    """Return the losses of a set, less the mean of the references; none if the set is empty."""
     if name not in losses:
         return []
     rows = zip(losses[name], *(held[name] for held in references), strict=True)

@@ -1,4 +1,4 @@
-"""What a client holds: tensors, a dataset or a data loader, in batches."""
+"""The data of a client: tensors, a dataset or a data loader, in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETS = ("test", "seen", "backdoor", "forget", "audit", "backdoor-unseen", "canar
 """The evaluation sets that measures know."""
 
 AUDITED = ("audit", "backdoor-unseen", "canary-in", "canary-out")
-"""Nobody looks at these before the audit: a choice that rests on them would spoil it."""
+"""The sets that only audits use: a choice that rests on them would spoil the audit."""
 
 
 class Examples(NamedTuple):
@@ -37,7 +37,7 @@ Data: TypeAlias = Any
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one client holds: the examples it trains on, and the named sets it is measured on.
+    """The data of one client: the examples it trains on, and the named sets it is measured on.
 
     The sets are ``test`` (never trained on), ``seen`` (trained on), ``backdoor`` (triggered, with flipped
     labels), ``forget`` (what the request asks to forget), ``audit`` (never trained on, distributed like the
@@ -45,7 +45,7 @@ class ClientData:
     looks at the last two, so that nothing is tuned on them.
 
     Canaries are synthetic examples for an audit. A fair coin chose ``canary-in``, which are also the last
-    examples of ``train``; ``canary-out`` are the others, which nobody trains on.
+    examples of ``train``; ``canary-out`` are the others, which are never trained on.
     """
 
     train: Data
@@ -72,7 +72,7 @@ class ClientData:
 
 
 def as_clients(data: Mapping[ClientId, ClientData | Data]) -> dict[ClientId, ClientData]:
-    """The clients by name in their order; bare data is what a client trains on."""
+    """Return the clients by name, in their order; bare data is training data."""
     if not isinstance(data, Mapping) or not data:
         raise FedUnlearnError("a federation needs clients: give a dict from names to their data")
     clients: dict[ClientId, ClientData] = {}
@@ -89,7 +89,7 @@ def as_clients(data: Mapping[ClientId, ClientData | Data]) -> dict[ClientId, Cli
 
 
 def checked(data: Data, name: str) -> Data:
-    """The data with arrays made tensors; refused where it is empty, ragged or of an unknown kind."""
+    """Return the data with arrays as tensors; refuse it if it is empty, ragged or of an unknown kind."""
     where = f"set {name!r}"
     if isinstance(data, Dataset | DataLoader):
         if not isinstance(data.dataset if isinstance(data, DataLoader) else data, Sized):
@@ -144,7 +144,7 @@ def _require_equal(parts: Mapping[str, Tensor], where: str) -> None:
 
 
 def size(data: Data) -> int:
-    """The number of examples."""
+    """Return the number of examples."""
     if isinstance(data, Examples):
         return len(data.y)
     if isinstance(data, DataLoader):
@@ -155,7 +155,7 @@ def size(data: Data) -> int:
 
 
 def digest(data: Data) -> str:
-    """What tells whether tensors have changed; of other datasets and loaders, their kind and size."""
+    """Return a digest that changes with tensors; for other datasets and loaders, their kind and size."""
     if isinstance(data, TensorDataset):
         return hashes.digest({str(number): part for number, part in enumerate(data.tensors)})
     if isinstance(data, Examples):
@@ -168,7 +168,7 @@ def digest(data: Data) -> str:
 
 
 def length(batch: Batch) -> int:
-    """The number of examples in a batch."""
+    """Return the number of examples in a batch."""
     if isinstance(batch, Tensor):
         return len(batch)
     parts = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
@@ -176,7 +176,7 @@ def length(batch: Batch) -> int:
 
 
 def part(data: Data, index: Tensor, *, shuffled: bool = False) -> Data:
-    """The examples at these places, in their order; ``shuffled`` where a loader shuffles."""
+    """Return the examples at these places, in their order; ``shuffled`` if a loader shuffles."""
     if isinstance(data, Examples):
         return Examples(*(each.index_select(0, index) for each in data))  # faster than brackets
     if isinstance(data, Tensor):
@@ -198,14 +198,14 @@ def part(data: Data, index: Tensor, *, shuffled: bool = False) -> Data:
 
 
 def own_examples(data: ClientData) -> Data:
-    """What a client trains on, without its canaries."""
+    """Return the training examples of a client without its canaries."""
     if "canary-in" not in data.evaluations:
         return data.train
     return part(data.train, torch.arange(size(data.train) - size(data.evaluations["canary-in"])))
 
 
 def batches(data: Data, most: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Consecutive batches, of examples as they are held or in another order; a loader brings its own."""
+    """Yield consecutive batches of examples, in their own order or another; a loader brings its own."""
     if isinstance(data, DataLoader):
         yield from data
     elif isinstance(data, Dataset):
@@ -223,7 +223,7 @@ def batches(data: Data, most: int, order: Tensor | None = None) -> Iterator[Batc
 
 
 def divided(order: Tensor, most: int) -> list[Tensor]:
-    """The batches of an order; one example that is left joins the batch before: BatchNorm needs two."""
+    """Return the batches of an order; a single last example joins the batch before: BatchNorm needs two."""
     parts = list(order.split(most))
     if len(parts[-1]) == 1 and most > 1 and len(parts) > 1:
         parts[-2:] = [torch.cat(parts[-2:])]
@@ -231,7 +231,7 @@ def divided(order: Tensor, most: int) -> list[Tensor]:
 
 
 def reseed(data: Data, seed: int) -> None:
-    """Sets a loader's own generators, which would otherwise go on from the job before."""
+    """Set a loader's own generators, which would otherwise continue from the job before."""
     if isinstance(data, DataLoader):
         samplers = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
         for held in samplers:
@@ -240,7 +240,7 @@ def reseed(data: Data, seed: int) -> None:
 
 
 def moved(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """The batch on a device, its floating-point numbers in the type of the model."""
+    """Return the batch on a device, its floating-point numbers in the type of the model."""
     if isinstance(batch, Tensor):
         return batch.to(device, dtype if batch.is_floating_point() else batch.dtype)
     if isinstance(batch, Mapping):

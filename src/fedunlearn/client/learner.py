@@ -42,10 +42,10 @@ from .placement import Placement
 EVALUATION_BATCH = 200
 
 Losses: TypeAlias = tuple[list[Tensor], int]
-"""Of the batches, each summed over its examples, and how many examples were seen."""
+"""The losses of batches, each summed over its examples, and the number of examples."""
 
 FEW = 64
-"""Examples up to which a client trains together with others; more fill a matrix product by themselves."""
+"""The most examples with which clients train together; more fill a matrix product by themselves."""
 
 
 class Learner:
@@ -79,17 +79,17 @@ class Learner:
 
     @property
     def buffers(self) -> Buffers:
-        """What the module carried beside its parameters when it came."""
+        """The buffers that the module had when it came."""
         return self._buffers
 
     def empty(self, rows: int) -> Tensor:
-        """Room for that many displacements, one a row."""
+        """Return uninitialised memory for that many displacements, one a row."""
         return empty(rows, self._params)
 
     def perform(
         self, client: ClientId, data: ClientData, job: Job, terms: Terms, out: Vector | None = None
     ) -> Reply:
-        """Carries out a job; the displacement of a training is written to ``out`` if given."""
+        """Carry out a job; the displacement of a training is written to ``out`` if given."""
         self._require_shape(job, client)
         self._load(job.params, job.buffers or {})
         if job.work == "train":
@@ -113,7 +113,7 @@ class Learner:
         return Reply(None, examples, arrays={name: array.cpu() for name, array in arrays.items()})
 
     def is_small(self, data: ClientData, job: Job, terms: Terms) -> bool:
-        """Whether a job is one step on a few examples: ``perform_together`` takes those of many clients."""
+        """Return whether a job is one step on a few examples, which ``perform_together`` takes."""
         plain = job.config.get("step", "plain") == "plain" and "lesson" not in job.config
         return (
             job.work == "train"
@@ -132,7 +132,7 @@ class Learner:
     def perform_together(
         self, data: Sequence[ClientData], job: Job, terms: Terms, out: Sequence[Vector]
     ) -> list[Reply]:
-        """``perform`` for several clients with the same small job, in one computation, to the same bits."""
+        """Carry out the same small job for several clients in one computation, to the same bits."""
         assert self._perceptron is not None
         self._require_shape(job, f"{len(data)} clients")
         self._load(job.params, {})
@@ -152,7 +152,7 @@ class Learner:
         return replies
 
     def _train(self, client: ClientId, data: Data, job: Job, terms: Terms, out: Vector) -> Reply:
-        """Local SGD over batches; returns Δ = ω − ω_i.
+        """Run local SGD over batches and return Δ = ω − ω_i.
 
         Steps are summed up by themselves and the model is ω − Σ: taken as a difference of float32 models,
         a small Δ would lose most of its digits.
@@ -179,7 +179,7 @@ class Learner:
         )
 
     def _sum_gradients(self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector) -> Losses:
-        """Plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
+        """Take plain steps on a criterion: backward passes add to one sum, which the learning rate scales."""
         name = str(job.config.get("loss", "task"))
         loss, criterion = registry.loss[name](self.task, job), self.task.criterion(name)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
@@ -188,7 +188,7 @@ class Learner:
         gradients = self._moved.zero_()
         with self._summing():
             for batch in batches:
-                if losses:  # after the last batch nobody needs the model
+                if losses:  # the model is not needed after the last batch
                     torch.sub(start, gradients, alpha=lr, out=self._params)
                 if self._perceptron and criterion and isinstance(batch, Examples):
                     labels = self.task.labels(batch) if isinstance(self.task, LabelTask) else batch.y
@@ -203,7 +203,7 @@ class Learner:
         return losses, seen
 
     def _sum_steps(self, batches: Iterator[Batch], job: Job, terms: Terms, out: Vector) -> Losses:
-        """Any loss with any step rule."""
+        """Take steps on any loss with any step rule."""
         loss = registry.loss[str(job.config.get("loss", "task"))](self.task, job)
         rule = registry.step[str(job.config.get("step", "plain"))](job)
         start, lr, seen = job.params.to(self._device), terms.rate(job), 0
@@ -232,7 +232,7 @@ class Learner:
             yield self._placed(batch)
 
     def _measure(self, sets: Mapping[str, Data], kept: dict[str, list[float]] | None = None) -> Statistics:
-        """Sums of losses and scores of each evaluation set, with their counts; ``kept`` gets each loss."""
+        """Return sums of losses and scores of each evaluation set, with counts; ``kept`` gets each loss."""
         self._module.eval()
         found: dict[str, dict[str, Mean]] = {}
         with torch.inference_mode(), self._seeded(0, *sets.values()), self._arithmetic():
@@ -249,7 +249,7 @@ class Learner:
         return found
 
     def _remembered(self, own: Data, sets: Mapping[str, Data]) -> Statistics:
-        """Measure what a target has trained on, which is to be forgotten, beside its sets.
+        """Measure the examples that a target wants to be forgotten, in addition to its sets.
 
         An AUC tells the losses of these examples from those of unseen ones; only the AUC leaves the client.
         """
@@ -262,7 +262,7 @@ class Learner:
         return {**found, "forget": {**found["forget"], "auc": told}}
 
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
-        """Measures every model of the job; a target also compares them on its forgotten examples.
+        """Measure every model of the job; a target also compares them on its forgotten examples.
 
         References only calibrate losses.
         """
@@ -295,13 +295,13 @@ class Learner:
         return Reply(None, holdings.size(data.train), statistics, arrays)
 
     def _outputs(self, data: Data) -> Outputs | None:
-        """Probabilities and features of each example, where the task has them."""
+        """Return probabilities and features of each example, if the task has them."""
         self._module.eval()
         with torch.inference_mode(), self._seeded(0, data), self._arithmetic():
             return outputs(self.task, self._module, self._batches(data, EVALUATION_BATCH))
 
     def _losses(self, data: Data) -> list[float]:
-        """One loss for each example, in the same order for every model."""
+        """Return one loss for each example, in the same order for every model."""
         self._module.eval()
         found: list[Tensor] = []
         with torch.inference_mode(), self._seeded(0, data), self._arithmetic():
@@ -315,7 +315,7 @@ class Learner:
         return [float(loss) for loss in torch.cat(found).double().cpu()]
 
     def check(self, clients: Mapping[ClientId, ClientData]) -> None:
-        """Tries the model and the task on the first examples of every set of every client."""
+        """Try the model and the task on the first examples of every set of every client."""
         trial.check(self._module, self.task, self._placed, clients)
 
     def _require_shape(self, job: Job, whose: str) -> None:
@@ -334,7 +334,7 @@ class Learner:
 
     @contextmanager
     def _seeded(self, seed: int, *sets: Data) -> Iterator[None]:
-        """Dropout draws from torch's global generator, loaders may have their own: lends a seed to both."""
+        """Lend a seed to torch's global generator, from which dropout draws, and to those of loaders."""
         for data in sets:
             holdings.reseed(data, seed)
         if self._device.type == "cpu":
@@ -348,7 +348,7 @@ class Learner:
 
     @contextmanager
     def _summing(self) -> Iterator[None]:
-        """Lets backward passes add the gradient of each parameter to its piece of ``_moved``."""
+        """Let backward passes add the gradient of each parameter to its piece of ``_moved``."""
         for parameter, piece in zip(self._parameters, self._pieces, strict=True):
             parameter.grad = piece
         try:

@@ -1,4 +1,4 @@
-"""What local training minimises, by the name that a job carries; methods register more."""
+"""Losses of local training by the name that a job carries; methods register more."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _unlikelihood(task: Task, job: Job) -> Loss:
 
 
 def forgets(job: Job) -> bool:
-    """Whether a job trains a client to forget, by its loss; some methods forget with ordinary training."""
+    """Return whether a job's loss trains to forget; some methods forget with ordinary training."""
     return job.work == "train" and "forgets" in loss.entry(str(job.config.get("loss", "task"))).about
 
 
 def require_unlearning_loss(name: str) -> None:
-    """Refuses a name that is no loss, or one that a method uses for itself."""
+    """Refuse a name that is no loss, or one that a method uses for itself."""
     owner = loss.entry(name).about.get("part_of")
     if owner is not None:
         raise FedUnlearnError(f"loss {name!r} is a part of {owner}, not an unlearning loss: name another")
@@ -67,14 +67,14 @@ class _Logits(nn.Module):
 def teacher_logits(
     task: LabelTask, model: nn.Module, params: Vector, batch: Batch, buffers: Buffers | None = None
 ) -> Tensor:
-    """``logits_with``, as targets that nothing is learned from beyond them."""
+    """Return ``logits_with`` without gradients, as targets for learning."""
     return logits_with(task, model, params, batch, buffers)
 
 
 def logits_with(
     task: LabelTask, model: nn.Module, params: Vector, batch: Batch, buffers: Buffers | None = None
 ) -> Tensor:
-    """The logits that the model would give with other parameters and buffers, in evaluation mode."""
+    """Return the logits of the model with other parameters and buffers, in evaluation mode."""
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parts = params.split([parameter.numel() for parameter in own.values()])
     training = model.training

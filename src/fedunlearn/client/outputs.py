@@ -1,4 +1,4 @@
-"""What a model makes of examples beside losses: class probabilities and its last hidden layer."""
+"""Outputs of a model besides losses: class probabilities and the last hidden layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..evidence import jensen_shannon
 from .data import length
 
 RIDGE = 0.1
-"""Of the linear probe: λ as a share of the mean squared length of a centred feature."""
+"""The λ of the linear probe, as a share of the mean squared length of a centred feature."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Outputs:
     probabilities: Tensor
     labels: Tensor
     features: Tensor | None
-    """Inputs of the last linear layer; None where there is none behind other layers."""
+    """Inputs of the last linear layer; None if there is none behind other layers."""
 
 
 def outputs(task: Task, module: nn.Module, batches: Iterable[Batch]) -> Outputs | None:
-    """The outputs for all batches; None for tasks without one label for each example."""
+    """Return the outputs for all batches; None for tasks without one label for each example."""
     if not isinstance(task, LabelTask):
         return None
     probabilities, labels, features = [], [], []
@@ -49,7 +49,7 @@ def outputs(task: Task, module: nn.Module, batches: Iterable[Batch]) -> Outputs 
 
 @contextmanager
 def _watched(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Fills a list with what went into the linear layer that ran last; other layers must hold parameters."""
+    """Fill a list with the inputs of the linear layer that ran last; other layers must hold parameters."""
     inputs: list[Tensor] = []
 
     def keep(_layer: nn.Module, given: tuple[Any, ...]) -> None:
@@ -69,7 +69,7 @@ def _watched(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def distance(model: tuple[Outputs, Outputs], retrained: tuple[Outputs, Outputs]) -> dict[str, Mean]:
-    """Sums of Jensen–Shannon distances between two models, over forgotten and over unseen examples."""
+    """Return sums of Jensen–Shannon distances between two models, over forgotten and unseen examples."""
     found = {}
     for name, ours, theirs in zip(("forgotten", "unseen"), model, retrained, strict=True):
         mean = jensen_shannon(ours.probabilities.numpy(), theirs.probabilities.numpy())
@@ -78,7 +78,7 @@ def distance(model: tuple[Outputs, Outputs], retrained: tuple[Outputs, Outputs])
 
 
 def probe(forgotten: Outputs, unseen: Outputs) -> Mapping[str, Mean]:
-    """How many unseen examples a linear probe gets right; empty where none can be fitted.
+    """Return the unseen examples that a linear probe gets right; empty if none can be fitted.
 
     The network is frozen. Ridge regression of one-hot labels on centred features of the forgotten examples,
     in closed form, gives one score for each class; the highest one is the guess.

@@ -1,4 +1,4 @@
-"""Named examples: a client is divided into what stays and a virtual client with what is to be forgotten."""
+"""Named examples: a client keeps what stays, and a virtual client holds what is to be forgotten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Parts = Mapping[ClientId, tuple[int, ...]]
 
 
 def parts_of(examples: Mapping[ClientId, Any], clients: Mapping[ClientId, ClientData]) -> Parts:
-    """The virtual clients that hold these examples; the same positions have the same name."""
+    """Return the virtual clients that hold these examples; the same positions have the same name."""
     wanted = "a dict from clients to positions in their training data, such as {'site-3': [0, 7]}"
     require(isinstance(examples, Mapping) and len(examples) > 0, "examples", examples, wanted)
     parts: dict[ClientId, tuple[int, ...]] = {}
@@ -52,10 +52,10 @@ def _positions(client: ClientId, given: object, count: int) -> list[int]:
 
 
 def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[ClientId, ClientData]:
-    """The clients without the examples of their parts, and the parts as virtual clients.
+    """Return the clients without the examples of their parts, and the parts as virtual clients.
 
-    What a set ``seen`` or ``forget`` has in common with the parts is unknown, so neither is kept. Canaries
-    stay with the client.
+    The overlap of a set ``seen`` or ``forget`` with the parts is unknown, so neither is kept. Canaries stay
+    with the client.
     """
     found = dict(clients)
     for client in {name.partition("#")[0] for name in parts} & clients.keys():
@@ -84,7 +84,7 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
 
 
 def remembered(earlier: Parts, begun: Mapping[str, Any], clients: Mapping[ClientId, ClientData]) -> Parts:
-    """The parts after a recorded request; without those of clients whose data is given without them now."""
+    """Return the parts after a recorded request, without those that their clients' data now lacks."""
     named = {name: tuple(rows) for name, rows in begun["request"].get("examples", {}).items()}
     parts, digests = {**earlier, **named}, begun["data"]["sha256"]
     for name, rows in named.items():

@@ -14,15 +14,15 @@ from ..core.seeds import generator
 
 aten = torch.ops.aten
 MEAN, IGNORED = 1, -100
-"""How ``cross_entropy`` reduces, and the label that it leaves out."""
+"""The reduction of ``cross_entropy``, and the label that it leaves out."""
 ROWS = 256
-"""How many rows small batches fill together; the last ones are padded, so that all products are alike."""
+"""The rows that small batches fill together; the last ones are padded, so that all products are alike."""
 TRIALS = 16
-"""At how many places of a product of ``ROWS`` rows a small batch is compared with itself alone."""
+"""The places in a product of ``ROWS`` rows at which a small batch is compared with itself alone."""
 
 
 def as_perceptron(model: nn.Module) -> Perceptron | None:
-    """A faster way through the model if it is a perceptron, and nobody watches its layers."""
+    """Return a faster way through the model if it is a perceptron without hooks on its layers."""
     if type(model) is not nn.Sequential or any(map(_observed, model.modules())):
         return None
     layers = list(model)
@@ -43,7 +43,7 @@ def as_perceptron(model: nn.Module) -> Perceptron | None:
 
 
 def _observed(module: nn.Module) -> bool:
-    """Whether somebody wants to be told when the module runs, or runs something else."""
+    """Return whether the module has hooks, or runs something else."""
     return "forward" in vars(module) or any(
         getattr(module, hooks)
         for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -58,9 +58,9 @@ class Perceptron:
         self._layers = [(layer.weight, layer.bias) for layer in model if isinstance(layer, nn.Linear)]
 
     def backward(self, criterion: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Adds gradients of the criterion to the ``grad`` of the parameters, which must be there.
+        """Add gradients of the criterion to the ``grad`` of the parameters, which must be there.
 
-        Returns the loss. Gradients are added by the matrix products that make them; without autograd, whose
+        Return the loss. Gradients are added by the matrix products that make them; without autograd, whose
         bookkeeping takes several percent of a step.
         """
         if not self.takes(x):
@@ -77,7 +77,7 @@ class Perceptron:
     def backward_each(
         self, criterion: Callable[[Tensor, Tensor], Tensor], batches: Sequence[tuple[Tensor, Tensor]]
     ) -> Iterator[Tensor]:
-        """``backward`` on one small batch after the other, to the same bits; yields each loss.
+        """Run ``backward`` on one small batch after the other, to the same bits; yield each loss.
 
         The caller takes the gradients of a batch and sets them to zero before it asks for the next. All
         batches go through the layers together: a product of few rows leaves the processor idle.
@@ -103,11 +103,11 @@ class Perceptron:
             yield loss
 
     def takes(self, x: Tensor) -> bool:
-        """Whether the passes are written out for such inputs."""
+        """Return whether the passes are written out for such inputs."""
         return x.ndim == 2 or (x.ndim > 2 and self._flatten)
 
     def agrees(self, size: int) -> bool:
-        """Whether rows have the same bits in a product of ``ROWS`` rows as in one of ``size`` rows.
+        """Return whether rows have the same bits in a product of ``ROWS`` rows as in one of ``size`` rows.
 
         That depends on the matrix library and the processor; a trial finds out.
         """
@@ -118,7 +118,7 @@ class Perceptron:
         )
 
     def _forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """What enters each layer, and the output."""
+        """Return the inputs of each layer, and the output."""
         inputs: list[Tensor] = []
         for weight, bias in self._layers:
             inputs.append(x.relu_() if inputs else x)
@@ -126,7 +126,7 @@ class Perceptron:
         return inputs, x
 
     def _slopes(self, inputs: Sequence[Tensor], slope: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The gradient by the output of each layer, from the last to the first."""
+        """Yield the gradient by the output of each layer, from the last to the first."""
         for place in range(len(inputs) - 1, -1, -1):
             yield place, slope
             if place:
@@ -142,7 +142,7 @@ class Perceptron:
 
 @cache
 def _agree(shape: torch.Size, dtype: torch.dtype, size: int) -> bool:
-    """The trial of one layer: once for a process, because it costs more than a round of small clients."""
+    """Try one layer, once in a process: a trial costs more than a round of small clients."""
     random = generator("rows of a product")
     # Where a row begins in memory can matter, so odd steps lead to beginnings of all kinds.
     step = (ROWS - size) // TRIALS | 1
@@ -168,7 +168,7 @@ def _agree(shape: torch.Size, dtype: torch.dtype, size: int) -> bool:
 def differentiated(
     criterion: Callable[[Tensor, Tensor], Tensor], output: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient by the output; of cross-entropy to the bits of autograd, which is slower."""
+    """Return the loss and its gradient by the output; for cross-entropy, to the bits of slower autograd."""
     if criterion is cross_entropy and y.ndim == 1 and y.dtype == torch.int64:
         logs = output.log_softmax(1)
         loss, weight = aten.nll_loss_forward(logs, y, None, MEAN, IGNORED)

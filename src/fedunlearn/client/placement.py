@@ -1,4 +1,4 @@
-"""How batches come to a model: on its device, of its type, in the memory layout that is fastest for it."""
+"""Placement of batches for a model: its device, its type, and the memory layout that is fastest for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .data import Examples
 
 
 class Placement:
-    """Places one batch after the other for a model; the first images decide on the layout of all."""
+    """Place one batch after the other for a model; the first images decide on the layout of all."""
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         self._module, self._device, self._dtype = module, device, dtype
@@ -36,7 +36,7 @@ class Placement:
 
 
 def fastest_layout(module: nn.Module, device: torch.device, shape: torch.Size) -> torch.memory_format:
-    """Channels-last makes convolutions faster, but a model that calls ``view`` cannot read it."""
+    """Try channels-last: it makes convolutions faster, but a model that calls ``view`` cannot read it."""
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return torch.preserve_format
     trial, x = copy.deepcopy(module), torch.zeros(2, *shape, device=device)

@@ -1,4 +1,4 @@
-"""Examples made up from a model alone, which stand for what it knows about each class."""
+"""Proxies: examples made from a model alone, which represent its knowledge of each class."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..core.seeds import generator
 from .losses import logits_with
 
 STEPS, LENGTH = 40, 0.01
-"""Most steps from noise to a proxy, and the length of each, relative to the diagonal of the inputs' range."""
+"""The most steps from noise to a proxy, and their length as a share of the diagonal of the inputs' range."""
 PREDICTED = 0.5
-"""Loss at which a proxy is done: its class is predicted, and not yet so surely that the gradient vanishes."""
+"""The loss at which a proxy is done: its class is predicted, but the gradient has not vanished yet."""
 
 
 @dataclass(frozen=True)
 class Proxies:
-    """Made-up examples, with a class for each."""
+    """Proxies, with a class for each."""
 
     batch: Batch
     classes: Tensor
 
     def loss(self, task: LabelTask, model: nn.Module) -> Tensor:
-        """Cross-entropy in evaluation mode: made-up examples must not enter the statistics of BatchNorm."""
+        """Return cross-entropy in evaluation mode: proxies must not enter the statistics of BatchNorm."""
         training = model.training
         try:
             return cross_entropy(task.logits(model.eval(), self.batch), self.classes)
@@ -36,9 +36,9 @@ class Proxies:
 
 
 def class_proxies(task: LabelTask, model: nn.Module, params: Vector, batch: Batch, each: int) -> Proxies:
-    """For each class, ``each`` inputs that descend from noise to where a model with ``params`` predicts it.
+    """Return ``each`` inputs for each class, which descend from noise until ``params`` predict it.
 
-    Of ``batch`` only the form and the range of the inputs are used.
+    Only the form and the range of the inputs in ``batch`` are used.
     """
     like, classes = _inputs(batch), logits_with(task, model, params, batch).shape[1]
     wanted = torch.arange(classes, device=like.device).repeat(each)
@@ -68,7 +68,7 @@ def _inputs(batch: Batch) -> Tensor:
 
 
 def _with(batch: Batch, inputs: Tensor) -> Batch:
-    """The batch with other inputs; its labels stay and are not used."""
+    """Return the batch with other inputs; its labels stay and are not used."""
     if isinstance(batch, Mapping):
         own = _inputs(batch)
         return {name: inputs if part is own else part for name, part in batch.items()}

@@ -13,21 +13,21 @@ from ..core.seeds import generator
 from .data import ClientData, Data, own_examples, part, size
 
 FEWEST = 10
-"""Examples that a client is taught or measured on at least: fewer would be revealed."""
+"""The fewest examples that a client is taught or measured on: fewer would be revealed."""
 
 
 def teaching_job(params: Vector, lesson: int, draw: int) -> Job:
-    """To train on that many of the forgotten examples, and on nothing else."""
+    """Return a job to train on that many of the forgotten examples, and on nothing else."""
     return train(params, lesson=lesson, draw=draw)
 
 
 def measuring_job(model: State, lesson: int, draw: int) -> Job:
-    """To measure the loss on the forgotten examples except those that are taught."""
+    """Return a job to measure the loss on the forgotten examples except those that are taught."""
     return Job("relearn", model.params, config={"lesson": lesson, "draw": draw}, buffers=model.buffers)
 
 
 def forgotten(data: ClientData) -> Data:
-    """What a client wants to be forgotten; of a client with a backdoor, the triggered examples."""
+    """Return the examples to be forgotten; for a client with a backdoor, the triggered ones."""
     for name in ("backdoor", "forget"):
         if name in data.evaluations:
             return data.evaluations[name]
@@ -35,19 +35,19 @@ def forgotten(data: ClientData) -> Data:
 
 
 def lesson(client: ClientId, data: ClientData, job: Job) -> Data:
-    """The forgotten examples that are taught: as many as the job says, but at most half of them."""
+    """Return the forgotten examples that are taught: as many as the job says, but at most half of them."""
     chosen, _ = _divided(client, data, job)
     return part(forgotten(data), chosen)
 
 
 def rest(client: ClientId, data: ClientData, job: Job) -> Data:
-    """The other forgotten examples; all of them where nothing is taught."""
+    """Return the other forgotten examples; all of them if nothing is taught."""
     _, left = _divided(client, data, job)
     return part(forgotten(data), left)
 
 
 def taught(client: ClientId, data: ClientData, asked: int) -> int:
-    """How many examples are taught if so many are asked for; refused where they or the others are few."""
+    """Return the number of examples that are taught; refuse if they or the others are few."""
     held = size(forgotten(data))
     count = min(asked, held // 2)
     if (asked and count < FEWEST) or held - count < FEWEST:

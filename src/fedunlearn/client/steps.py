@@ -1,4 +1,4 @@
-"""Step rules: what one local step subtracts from the parameters, by the name that a job carries."""
+"""Step rules: the change that a local step subtracts from the parameters, by the name that a job carries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core import Job, Vector
 from ..core.registry import step
 
 Step = Callable[[Vector, Vector, float], Vector]
-"""From parameters, gradient and learning rate; one is made for each job, so it may count its steps."""
+"""Maps parameters, gradient and learning rate to a step; made for each job, so it may count its steps."""
 
 
 @step("plain", summary="the learning rate times the gradient")
@@ -20,7 +20,7 @@ def _plain(job: Job) -> Step:
 
 @step("clipped", summary="the gradient clipped to a norm, `clip`")
 def clipped(job: Job) -> Step:
-    """Keeps the direction of a gradient that is too long."""
+    """Shorten a gradient that is too long and keep its direction."""
     clip = float(job.config["clip"])
 
     def rule(params: Vector, gradient: Vector, lr: float) -> Vector:

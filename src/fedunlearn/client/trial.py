@@ -1,4 +1,4 @@
-"""A look at the data before the first round: does the model take it, and does the task give proper losses?"""
+"""A trial before the first round: the model must take the data, and the task must give proper losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import data as holdings
 from .data import ClientData, Data, Examples
 
 MOST = 100_000
-"""The rows of a ``Dataset`` or ``DataLoader`` that are read before round one; of tensors, all are checked."""
+"""The rows of a ``Dataset`` or ``DataLoader`` read before round one; tensors are checked as a whole."""
 
 MORE = "give the client more examples, or its DataLoader drop_last=True"
 SOME = 20
@@ -29,7 +29,7 @@ def check(
     placed: Callable[[Batch], Batch],
     clients: Mapping[ClientId, ClientData],
 ) -> None:
-    """Tries the model and the task on the first examples of every set of every client; checks every row."""
+    """Try the model and the task on the first examples of every set of every client; check every row."""
     trial = copy.deepcopy(module).eval()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for client, data in clients.items():
@@ -50,7 +50,7 @@ def check(
 
 
 def _try(trial: nn.Module, task: Task, placed: Callable[[Batch], Batch], held: Data) -> Batch | None:
-    """Returns a batch of one example, if there is one."""
+    """Return a batch of one example, if there is one."""
     few = Examples(held.x[:2], held.y[:2]) if isinstance(held, Examples) else held
     classes = None
     if isinstance(task, LabelTask) and isinstance(held, Tensor | Mapping | Examples):
@@ -82,7 +82,7 @@ def _try(trial: nn.Module, task: Task, placed: Callable[[Batch], Batch], held: D
 
 
 def _check_rows(held: Data, placed: Callable[[Batch], Batch], check: Callable[[Batch], None]) -> Batch | None:
-    """Names the first row that a check refuses; returns a batch of one example, if there is one."""
+    """Name the first row that a check refuses; return a batch of one example, if there is one."""
     seen, loads, lone = 0, isinstance(held, DataLoader), None
     for batch in map(placed, holdings.batches(held, 200)):
         length = holdings.length(batch)

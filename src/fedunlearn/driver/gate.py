@@ -1,4 +1,4 @@
-"""The gate: what clients send is checked here, once, before anything uses it."""
+"""The gate: replies of clients are checked here, once, before anything uses them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..core.task import valid_score
 from ..maths.paging import let_go
 
 MOST = 2**63 - 1
-"""Of counts."""
+"""The largest count."""
 MOST_SCORES = 50
-"""Of sets, and of scores of a set, in one reply."""
+"""The most sets, and scores of a set, in one reply."""
 LARGEST_MEAN = 1e30
-"""Means up to here can be added, averaged and squared."""
+"""The largest mean: such means can be added, averaged and squared."""
 LARGEST = {torch.float32: 1e15, torch.float64: 1e150}
-"""Of displacements and arrays, by type: the norms of long vectors of these are finite."""
+"""The largest number in displacements and arrays, by type: norms of long vectors of these are finite."""
 
 
 class Refused(Exception):
@@ -33,9 +33,9 @@ class Refused(Exception):
 
 
 def admit(jobs: Jobs, replies: Replies, buffers: Buffers) -> Replies:
-    """The replies that can be used; every other client is missing, with the reason.
+    """Return the usable replies; every other client is missing, with the reason.
 
-    ``buffers`` are those of the model; where the server has none yet, those that most clients send.
+    ``buffers`` are those of the model; if the server has none yet, those that most clients send.
     """
     accepted: dict[ClientId, Reply] = {}
     missing = dict(replies.missing)
@@ -54,7 +54,7 @@ def admit(jobs: Jobs, replies: Replies, buffers: Buffers) -> Replies:
 
 
 def _agreed(jobs: Jobs, replies: Replies) -> Buffers:
-    """The buffers of the first client among those that agree with the most."""
+    """Return the buffers of the first client among those that agree with the most."""
     sent = [
         reply.buffers
         for client, reply in replies.items()
@@ -90,7 +90,7 @@ def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
         _require_bounded("displacement", reply.displacement)
         _require_buffers(reply.buffers, buffers)
         if reply.arrays:
-            raise Refused(Reason.FIELD, f"sent an array {next(iter(reply.arrays))!r} that nobody asked for")
+            raise Refused(Reason.FIELD, f"sent an array {next(iter(reply.arrays))!r} that was not requested")
     elif reply.displacement is not None:
         raise Refused(Reason.FIELD, f"sent a displacement for {job.work!r}, which trains nothing")
     else:
@@ -126,7 +126,7 @@ def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) ->
             raise Refused(Reason.FIELD, f"sent an array {name!r} that is a {type(array).__name__}")
         if expected:
             if name not in expected:
-                raise Refused(Reason.FIELD, f"sent an array {name!r} that nobody asked for")
+                raise Refused(Reason.FIELD, f"sent an array {name!r} that was not requested")
             _require_shape(f"array {name!r}", array, expected[name])
         if array.dtype not in LARGEST or array.layout != torch.strided or array.device.type != "cpu":
             raise Refused(
@@ -166,7 +166,7 @@ def _require_buffers(sent: Buffers, expected: Buffers) -> None:
 
 
 def _valid(statistics: Statistics) -> Statistics:
-    """The statistics without those that no measure can use; a count below zero refuses the reply."""
+    """Return the usable statistics; a count below zero refuses the reply."""
     found: dict[str, dict[str, Mean]] = {}
     if len(statistics) > MOST_SCORES or any(
         isinstance(means, Mapping) and len(means) > MOST_SCORES for means in statistics.values()
@@ -201,7 +201,7 @@ def _count(value: object, least: int) -> bool:
 
 
 def finite(vector: Tensor) -> bool:
-    """By its extremes: one pass, without a vector of truth values. Nothing at all is finite."""
+    """Return whether all numbers are finite, by the extremes: one pass, without a vector of truth values."""
     if not vector.numel() or not vector.is_floating_point():
         return True
     least, most = vector.detach().aminmax()

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Participation: the clients that take part in a round."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..core.seeds import generator
 
 @dataclass(frozen=True)
 class Participation:
-    """A share or a number of the clients in each round, drawn by a derived seed; targets are always asked."""
+    """The share or number of clients in each round, drawn by a derived seed; targets are always asked."""
 
     share: float = 1.0
-    """Of the clients that could train, rounded up."""
+    """The share of the clients that can train, rounded up."""
     count: int | None = None
-    """How many, instead of a share."""
+    """A number of clients instead of a share."""
     minimum: int = 1
-    """The run stops, to be resumed later, when fewer are present or answer."""
+    """The run stops, to be resumed later, if fewer are present or answer."""
     redo: int = 0
-    """How often a client that failed, or sent what cannot be used, is asked again in the same exchange.
+    """The number of times that a client without a usable reply is asked again in the same exchange.
 
     Clients that are absent or late are not: they would have to work off old messages first.
     """
@@ -42,7 +42,7 @@ class Participation:
             require(self.count >= self.minimum, "count", self.count, f"at least the minimum, {self.minimum}")
 
     def draw(self, clients: Sequence[ClientId], *names: object) -> tuple[ClientId, ...]:
-        """The participants, in the order of the clients; the names decide who is drawn."""
+        """Return the participants, in the order of the clients; the names decide who is drawn."""
         wanted = math.ceil(self.share * len(clients) - 1e-9) if self.count is None else self.count
         wanted = max(wanted, self.minimum)
         if wanted >= len(clients):

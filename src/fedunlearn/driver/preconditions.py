@@ -1,4 +1,4 @@
-"""What must hold before round one, as sentences about what does not."""
+"""Preconditions of round one, as sentences about those that do not hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def preconditions(
     training: LocalTraining,
     participation: Participation,
 ) -> Iterator[str]:
-    """Every reason why phases cannot be run now, one sentence each: what, where, and what to do."""
+    """Yield every reason why phases cannot run now, one sentence each: what, where, and what to do."""
     if request.public and request.public not in present:
         yield f"{request.public!r}, which holds the public data, is not present: add it"
     if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in phases):
@@ -57,7 +57,7 @@ def preconditions(
 def too_few(
     phases: Sequence[Phase], request: Request, present: Collection[ClientId], participation: Participation
 ) -> Iterator[str]:
-    """Phases for which fewer clients are present than the minimum."""
+    """Yield a sentence for each phase for which fewer clients are present than the minimum."""
     for phase in phases:
         there = {*present}.intersection(phase.learners(request))
         if len(there) < participation.minimum:
@@ -68,12 +68,12 @@ def too_few(
 
 
 def able(count: int) -> str:
-    """How many clients can train now, as the beginning of a sentence."""
+    """Return the number of clients that can train now, as the beginning of a sentence."""
     return f"{count} client{'' if count == 1 else 's'} that can train {'is' if count == 1 else 'are'} present"
 
 
 def _unusable_rates(phase: Phase, decay: float, elapsed: int) -> Iterator[str]:
-    """Learning rates that can be neither squared nor divided by."""
+    """Yield a sentence for each learning rate that can be neither squared nor divided by."""
     last = phase.lr * decay ** max(0, elapsed - 1)
     for rate, when in ((phase.lr, "begins with"), (last, "falls to")):
         if phase.rounds and not RATES.tiny <= rate <= RATES.max:

@@ -1,4 +1,4 @@
-"""Probes: what is measured about a round beside the model that it leaves behind."""
+"""Probes: measures of a round in addition to those of its model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..maths import conflicts
 
 @dataclass(frozen=True)
 class Exchange:
-    """One exchange of a round: what was asked, and what came back."""
+    """One exchange of a round: jobs and replies."""
 
     jobs: Jobs
     replies: Replies
@@ -28,7 +28,7 @@ class FinishedRound:
     after: State
     exchanges: tuple[Exchange, ...]
     ask: Callable[[Jobs], Replies]
-    """Asks clients once more; what it costs is not counted, and it does not affect the result."""
+    """Asks clients once more; its cost is not counted, and it does not affect the result."""
 
 
 class Probe(Protocol):
@@ -39,9 +39,9 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class Conflicts:
-    """The share of retained clients whom the step of a round would harm.
+    """The number of retained clients that the step of a round would harm.
 
-    It is measured where they train anyway; ``ask`` also asks them in every other round of unlearning.
+    It is measured in rounds in which they train anyway; ``ask`` also asks them in other rounds of unlearning.
     """
 
     ask: bool = False
@@ -57,7 +57,7 @@ class Conflicts:
         return {"conflicts": conflicts(plain.matrix(), round.after.params - round.before.params)}
 
     def _trained(self, round: FinishedRound) -> Replies:
-        """The replies that are what retained clients would do to the model by themselves."""
+        """Return the replies of retained clients to ordinary training of the model."""
 
         def plain(jobs: Jobs, client: ClientId) -> bool:
             job = jobs[client]

@@ -11,7 +11,7 @@ from ..measures.metrics import metric
 
 
 def log_rounds() -> Listener:
-    """Log a line for every round: the last measures, their round, and the time left; and what goes wrong."""
+    """Log a line for every round: the last measures, their round, the time left, and failures."""
     log = logging.getLogger("fedunlearn")
     began, heard = time.monotonic(), 0
     measured, when = "", ""
@@ -44,7 +44,7 @@ def log_rounds() -> Listener:
 
 
 def trouble(event: Event) -> str:
-    """What went wrong in this round and what it means for the run; empty if nothing did."""
+    """Return the failure of a round and its consequence for the run; empty if there is none."""
     progress, state = event.progress, event.progress.state
     if state.status.failed:
         return f"{event.phases[progress.phase].stage} failed ({state.status}): {state.reason}"

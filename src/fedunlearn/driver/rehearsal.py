@@ -23,11 +23,11 @@ from ..core import (
 from ..core.seeds import generator
 
 SCALE = 1e-3
-"""Of the made-up displacements."""
+"""The scale of fake displacements."""
 
 
 def refusals(phases: Sequence[Phase], request: Request, federation: Selective) -> Iterator[str]:
-    """Why the clients of a federation cannot carry out the jobs of a method: a sentence for each such job."""
+    """Yield a sentence for each job of a method that the clients of a federation cannot carry out."""
     for jobs in asked(phases, request):
         for client, job in jobs.items():
             if client != request.public and (why := federation.refusal(job)):
@@ -35,7 +35,7 @@ def refusals(phases: Sequence[Phase], request: Request, federation: Selective) -
 
 
 def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
-    """Yield the jobs of the first round of each phase, which receives made-up replies.
+    """Yield the jobs of the first round of each phase, which receives fake replies.
 
     A round is pure, so nothing happens. It ends early if a method needs more than displacements.
     """
@@ -54,14 +54,14 @@ def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
                 yield jobs
                 if any(job.work != "train" for job in jobs.values()):
                     break
-                jobs = round.send(Replies({client: made_up(client, job) for client, job in jobs.items()}))
+                jobs = round.send(Replies({client: fake_reply(client, job) for client, job in jobs.items()}))
         except StopIteration as stop:
             state = stop.value
         except MissingReply:
             continue
 
 
-def made_up(client: ClientId, job: Job) -> Reply:
+def fake_reply(client: ClientId, job: Job) -> Reply:
     """Return a displacement of the right shape; the name of the client decides its numbers."""
     random = generator("rehearsal", client)
     moved = torch.randn(job.params.shape, generator=random, dtype=job.params.dtype)

@@ -14,7 +14,7 @@ SENTENCES: Mapping[str, str] = {
     "losses_not_finite": "no loss that clients measured is finite",
     "loss_absurd": "the retained clients' mean loss is {now:.1e} ({first:.3g} at first)",
     "update_not_finite": "{client} {detail}",
-    "updates_not_finite": "{client} {detail}, as did everybody else,",
+    "updates_not_finite": "{client} {detail}, as did all other clients,",
     "check_data": "check the data of {client}, or ",
     "too_few_present": "{able} in round {round} of {stage}, and the minimum is {minimum}: resume later",
     "too_few_usable": (
@@ -39,7 +39,7 @@ SENTENCES: Mapping[str, str] = {
     "closest": "; without {client} there would be most room",
     "cut:step": "a step of unlearning was longer than {limit:.0%} of the model, and cut",
     "halved": "a step of {stage} was halved because it would have harmed {client}",
-    "left_out": "a step of {stage} was left out: it would have harmed someone",
+    "left_out": "a step of {stage} was left out: it would have harmed retained clients",
     "untried": (
         "no retained client reports a loss, so no step is tried before it is taken: let clients measure "
         "their training loss, or pass Guards(utility=False)"
@@ -73,7 +73,7 @@ SENTENCES: Mapping[str, str] = {
         "the targets' own unlearning loss has hardly fallen in unlearning: {now:.3g}, in the first round "
         "{before:.3g}"
     ),
-    "unmeasured": "nothing is measured of the targets, so nobody knows whether they are forgotten",
+    "unmeasured": "nothing is measured of the targets, so it is unknown whether they are forgotten",
     "absent": "{client} was left out of {count} of {rounds} rounds: {detail}",
 }
 

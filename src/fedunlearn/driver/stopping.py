@@ -10,22 +10,22 @@ from ..core import ClientId, FedUnlearnError, Metrics, require_type
 
 
 class NotMeasured(FedUnlearnError):
-    """A stop rule has nothing to go by."""
+    """A stop rule needs a measure that is not taken."""
 
     code = "not-measured"
 
 
 class StopRule(Protocol):
-    """Decides for each target whether it has been unlearned enough."""
+    """Decides for each target whether it is unlearned enough."""
 
     def met(self, metrics: Metrics, target: ClientId) -> bool:
-        """Whether these measures, those of the target or of the model, meet the rule."""
+        """Return whether these measures, of the target or of the model, meet the rule."""
         ...
 
 
 @dataclass(frozen=True)
 class Below:
-    """A measure of the target, or of the model where it is not taken of targets, is below a value."""
+    """A measure of the target, or of the model if targets have none, is below a value."""
 
     key: str
     value: float
@@ -39,7 +39,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Above:
-    """A measure of the target, or of the model where it is not taken of targets, is above a value."""
+    """A measure of the target, or of the model if targets have none, is above a value."""
 
     key: str
     value: float
@@ -58,7 +58,7 @@ def _check(key: object, value: object) -> None:
 
 
 def require_rules(stop: object) -> None:
-    """Refuses what is not a list of rules."""
+    """Refuse anything but a list of rules."""
     remedy = "give a list of rules, such as [Below('asr', 0.1)]"
     require_type(isinstance(stop, Sequence), "stop", stop, remedy)
     assert isinstance(stop, Sequence)
@@ -67,7 +67,7 @@ def require_rules(stop: object) -> None:
 
 
 def measured(metrics: Metrics, key: str, target: ClientId) -> float:
-    """The measure, or a refusal where there is none."""
+    """Return the measure; refuse if there is none."""
     if key in metrics:
         return float(metrics[key])
     raise NotMeasured(

@@ -1,4 +1,4 @@
-"""The folder of a run: metrics, checkpoints that survive a kill, and how a run resumes from them."""
+"""The recorder: metrics and checkpoints that survive a kill, from which a run resumes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ KEPT = 2
 
 
 def earlier(folder: Path, number: int) -> Path:
-    """Where a run with several successive requests keeps one before the last; they count from 1."""
+    """Return the folder of a successive request before the last; requests count from 1."""
     return folder / "earlier" / str(number)
 
 
 def read_json(path: Path) -> Any:
-    """Reads a file of a run folder written by ``write_json``."""
+    """Read a file of a run folder written by ``write_json``."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -52,7 +52,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_outcome(folder: Path) -> dict[str, Any]:
-    """How the run in a folder ended."""
+    """Read how the run in a folder ended."""
     ended = read_json(folder / "outcome.json")
     if (
         not isinstance(ended, dict)
@@ -68,7 +68,7 @@ def read_outcome(folder: Path) -> dict[str, Any]:
 
 
 def public(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without paths, which do not affect results and may contain a person's name."""
+    """Return a configuration without paths, which do not affect results and may name a person."""
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -79,7 +79,7 @@ def public(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[Metrics]:
-    """The rows that a run has written so far; an incomplete last line is ignored.
+    """Read the rows that a run has written so far; an incomplete last line is ignored.
 
     So are rows after the last checkpoint of a run that was killed: it repeats them when it is resumed.
     """
@@ -171,7 +171,7 @@ class Recorder(Callback):
             self._save()
 
     def _save(self) -> None:
-        """Saves the state after the last round, and the length of the metrics file at that point."""
+        """Save the state after the last round, and the length of the metrics file at that point."""
         if self._unsaved is None:
             return
         start = time.monotonic()
@@ -204,7 +204,7 @@ class Recorder(Callback):
         return sorted(self._checkpoints.glob(f"{'[0-9]' * 8}.safetensors"))
 
     def _last_good(self) -> tuple[Progress | None, int]:
-        """The newest undamaged checkpoint, and the length of the metrics file that belongs to it."""
+        """Return the newest undamaged checkpoint, and the length of the metrics file that belongs to it."""
         problem: FedUnlearnError | None = None
         found = self._saved() if self._claimed else list(filter(usable(self._path), self._saved()))
         for path in reversed(found):
@@ -255,5 +255,5 @@ def _guarded(read: dict[str, Any]) -> Guarded:
 
 
 def _finite(metrics: Metrics) -> Metrics:
-    """The metrics without infinities and NaN, which JSON does not support."""
+    """Return the metrics without infinities and NaN, which JSON does not support."""
     return {key: value for key, value in metrics.items() if isinstance(value, str) or math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""Trackers: listeners that log a run to TensorBoard, MLflow or W&B, by default to local files only."""
+"""Trackers: callbacks that log a run to TensorBoard, MLflow or W&B, by default to local files only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ tracker: Registry[Callable[..., Tracking]] = Registry("tracker")
 
 
 def require(name: str) -> None:
-    """Checks that a tracker exists and that its package is installed."""
+    """Check that a tracker exists and that its package is installed."""
     # MLflow sends telemetry, and W&B reports of errors, unless that is disabled before the import.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -55,6 +55,6 @@ def wandb(folder: Path, *, runs: Path | None = None) -> Tracking:
 
 
 def _named(folder: Path, runs: Path | None) -> tuple[Path, str]:
-    """The folder of all runs, by default the run's parent, and the run's name in it."""
+    """Return the folder of all runs, by default the run's parent, and the run's name in it."""
     root = (runs or folder.resolve().parent).resolve()
     return root, folder.resolve().relative_to(root).as_posix()

@@ -64,7 +64,7 @@ class EventFile:
 
 
 def _explained(name: str) -> Any:
-    """The description of a scalar in TensorBoard: the help text of its metric."""
+    """Return the description of a scalar in TensorBoard: the help text of its metric."""
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
 
     return SummaryMetadata(summary_description=metric(name.split("/")[1]).help)

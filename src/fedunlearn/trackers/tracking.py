@@ -26,10 +26,10 @@ class Point(NamedTuple):
 
 
 class Store(Protocol):
-    """Where a tracker keeps one run."""
+    """The place where a tracker keeps one run."""
 
     def last(self, name: str) -> int:
-        """The last step of a scalar, or -1."""
+        """Return the last step of a scalar, or -1."""
         ...
 
     def log(self, points: Sequence[Point]) -> None: ...
@@ -122,7 +122,7 @@ class Tracking(Callback):
 
 
 def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
-    """The numbers of a row by name, except the elapsed rounds, which are the step."""
+    """Yield the numbers of a row by name, except the elapsed rounds, which are the step."""
     for key, value in row.items():
         if key != "elapsed" and not isinstance(value, str):
             measure, _, client = key.partition(" ")
@@ -131,7 +131,7 @@ def _scalars(group: str, row: Metrics) -> Iterator[tuple[str, float]]:
 
 
 def _parameters(folder: Path) -> Parameters:
-    """The experiment of a run folder as one flat table."""
+    """Return the experiment of a run folder as one flat table."""
     path = folder / "experiment.json"
     return dict(_flat("", public(read_json(path)))) if path.exists() else {}
 

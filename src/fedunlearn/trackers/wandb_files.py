@@ -82,7 +82,7 @@ class WandbRun:
             self._note(row)
 
     def _note(self, row: Mapping[str, Any]) -> None:
-        """Remembers the step of each scalar: W&B writes later than it says."""
+        """Remember the step of each scalar: W&B writes later than it says."""
         (step,) = (int(value) for name, value in row.items() if name.endswith("/elapsed"))
         self._last |= dict.fromkeys(row, step)
 
@@ -101,7 +101,7 @@ class WandbRun:
 
 
 def _rows(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
-    """What earlier starts of a run have logged."""
+    """Yield the rows that earlier starts of a run have logged."""
     for path in sorted(folder.glob(f"*run-*/run-{run_id}.wandb")):
         for record in _records(path):
             if record.HasField("history"):
@@ -110,7 +110,7 @@ def _rows(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _records(path: Path) -> Iterator[Any]:
-    """A file of W&B, up to where a kill cut it off."""
+    """Yield the records of a W&B file, up to a kill that cut it off."""
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
