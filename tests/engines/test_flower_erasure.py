@@ -69,7 +69,6 @@ pytestmark = [
     # True of few examples, and not the subject here.
     pytest.mark.filterwarnings("ignore:a step of unlearning was halved"),
     pytest.mark.filterwarnings("ignore:a step of unlearning was longer than 10% of the model, and cut"),
-    pytest.mark.filterwarnings("ignore:post-training has brought the loss on the data to be forgotten back"),
 ]
 
 

@@ -226,16 +226,12 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> tuple[str, str]
 
 
 def _left_over(guarded: Guarded, metrics: Metrics) -> str:
-    """Return what the final model still knows of the targets, if a retrained one would hardly know it."""
+    """Return the warning that a part of a backdoor is left that a retrained model would hardly have."""
     started, now = guarded.started, starting(metrics)
-    if guarded.unmoved_code:
+    if "asr" not in now or guarded.unmoved_code:
         return ""
-    if "asr" in now:
-        left = LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE
-        return sentence("backdoor_left", asr=_asr(started, now)) if left else ""
-    after, before = now.get("loss_target", math.inf), started.get("loss_target", 0)
-    returned = guarded.helped and after < (1 + MOVED) * before
-    return sentence("loss_returned", now=after, before=before) if returned else ""
+    left = LEFT * started.get("asr", 0) < now["asr"] > 2 * CHANCE
+    return sentence("backdoor_left", asr=_asr(started, now)) if left else ""
 
 
 def _asr(started: Mapping[str, float], now: Mapping[str, float]) -> str:

@@ -62,10 +62,6 @@ SENTENCES: Mapping[str, str] = {
         "a part of the targets' backdoor still works: {asr}; use a method that retrains, or more rounds of "
         "unlearning"
     ),
-    "loss_returned": (
-        "post-training has brought the loss on the data to be forgotten back to {now:.3g}, before "
-        "{before:.3g}: audit the model, or use a method that retrains"
-    ),
     "loss_not_risen": (
         "the loss on the data to be forgotten has hardly risen in unlearning: {now:.3g}, before {before:.3g}"
     ),
