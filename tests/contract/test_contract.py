@@ -157,7 +157,7 @@ def test_a_missing_retained_client_is_survived(name, calls):
 def test_a_missing_target_ends_the_run_until_it_is_back_unless_it_is_never_asked(name):
     whole = unlearn(phases(name), request(), there := Quadratics())
     asked = [number for number, clients in enumerate(there.asked()) if TARGET in clients]
-    assert bool(asked) is ("targets" in method.entry(name).about["online"])
+    assert bool(asked) is ("targets" in requirements.asks(phases(name)))
     heard: list[Event] = []
     outcome = unlearn(phases(name), request(), Quadratics(absent={TARGET: ALL}), listeners=[heard.append])
     if not asked:
@@ -171,7 +171,7 @@ def test_a_missing_target_ends_the_run_until_it_is_back_unless_it_is_never_asked
     assert torch.equal(back.params, whole.params)
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in method if "targets" in entry.about["online"]])
+@pytest.mark.parametrize("name", [name for name in METHODS if "targets" in requirements.asks(phases(name))])
 def test_one_of_two_targets_is_not_enough(name):
     both = (TARGET, "site-3")
     outcome = unlearn(phases(name), request(targets=both), Quadratics(absent={"site-3": ALL}))
@@ -189,7 +189,9 @@ def test_when_nobody_answers_the_run_says_so_and_keeps_the_model(name):
     assert torch.equal(outcome.params, heard[-2].progress.state.params)
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in method if entry.about["online"] == "retained"])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if requirements.asks(phases(name)) == {"retained"}]
+)
 def test_methods_that_do_without_the_target_never_ask_it(name):
     outcome = unlearn(phases(name), request(), Quadratics(refuses={TARGET}))
     assert outcome.status is Status.DONE
@@ -280,7 +282,6 @@ def test_a_method_describes_itself(name):
     about = method.entry(name).about
     assert about["summary"]
     assert about["paper"]
-    assert about["online"]
     if about["paper"] != "-":
         assert re.fullmatch(rf"{SOURCE}((, {SOURCE})* and {SOURCE})?", about["source"])
 

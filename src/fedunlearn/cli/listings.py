@@ -30,7 +30,7 @@ def methods(
         out.print("\nDetails: fedunlearn methods NAME")
         return
     entry = method.entry(name)
-    needs = requirements.needs(phases_of(name, Schedule(), {}))
+    phases = phases_of(name, Schedule(), {})
     types = get_type_hints(entry.make)
     options = [
         f"{parameter.name} = {parameter.default!r}{_choices(types.get(parameter.name))}"
@@ -41,8 +41,8 @@ def methods(
         "paper": entry.about.get("paper", "-"),
         "read from": entry.about.get("source", "-"),
         "summary": entry.about.get("summary", "-"),
-        "online": entry.about.get("online", "-"),
-        "needs": ", ".join(sorted(needs)) or "-",
+        "online": requirements.online(phases),
+        "needs": ", ".join(sorted(requirements.needs(phases))) or "-",
         "options": "\n".join(options) or "-",
         "about options": " ".join((inspect.getdoc(entry.make) or "-").replace("``", "").split()),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from .history import KINDS
 from .phase import Phase, Role
@@ -29,6 +30,12 @@ def needs(phases: Sequence[Phase]) -> frozenset[str]:
 def asks(phases: Sequence[Phase]) -> frozenset[Role]:
     """Whose clients the rounds of a method may ask."""
     return frozenset[Role]().union(*(phase.asks for phase in phases if phase.rounds))
+
+
+def online(phases: Sequence[Phase]) -> str:
+    """Return who is asked, phase after phase, such as ``targets, then retained``."""
+    asked = (" and ".join(sorted(phase.asks, reverse=True)) for phase in phases)
+    return ", then ".join(who for who, _ in groupby(asked) if who)
 
 
 def recorded(phases: Sequence[Phase]) -> frozenset[str]:

@@ -25,16 +25,13 @@ def _phases(schedule: Schedule, direction: Direct = steepest) -> tuple[Phase, ..
     paper=PAPER,
     source=SOURCE,
     summary="FedOSD with gradient ascent in place of the UCE loss",
-    online=ONLINE,
 )
 def m1(schedule: Schedule) -> tuple[Phase, ...]:
     """No UCE: the targets maximise the cross-entropy."""
     return fedosd(schedule, objective="ascent")
 
 
-@method(
-    "fedosd-m2", paper=PAPER, source=SOURCE, summary="FedOSD without the orthogonal projection", online=ONLINE
-)
+@method("fedosd-m2", paper=PAPER, source=SOURCE, summary="FedOSD without the orthogonal projection")
 def m2(schedule: Schedule) -> tuple[Phase, ...]:
     """No projection: the targets' descent direction is used unchanged."""
     return _phases(schedule, direction=lambda forget, retain, _: plain_descent(forget, retain))
@@ -45,7 +42,6 @@ def m2(schedule: Schedule) -> tuple[Phase, ...]:
     paper=PAPER,
     source=SOURCE,
     summary="FedOSD with the common descent direction of all clients (MGDA)",
-    online=ONLINE,
 )
 def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
     """``match_norm`` scales the step to the norm of the targets' update, as in FedOSD."""
@@ -60,7 +56,6 @@ def m3(schedule: Schedule, *, match_norm: bool = False) -> tuple[Phase, ...]:
     paper=PAPER,
     source=SOURCE,
     summary="FedOSD with a random orthogonal direction that forgets",
-    online=ONLINE,
 )
 def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tuple[Phase, ...]:
     """``spread`` is the length of the random part relative to the steepest; ``literal`` uses it alone."""
@@ -72,13 +67,13 @@ def m4(schedule: Schedule, *, spread: float = 1.0, literal: bool = False) -> tup
     )
 
 
-@method("fedosd-m5", paper=PAPER, source=SOURCE, summary="FedOSD with plain post-training", online=ONLINE)
+@method("fedosd-m5", paper=PAPER, source=SOURCE, summary="FedOSD with plain post-training")
 def m5(schedule: Schedule) -> tuple[Phase, ...]:
     """No projection in post-training."""
     return fedosd(schedule, anchor="never")
 
 
-@method("fedosd-m6", paper=PAPER, source=SOURCE, summary="FedOSD with an unbounded UCE loss", online=ONLINE)
+@method("fedosd-m6", paper=PAPER, source=SOURCE, summary="FedOSD with an unbounded UCE loss")
 def m6(schedule: Schedule) -> tuple[Phase, ...]:
     """The loss −log(1 − p) is unbounded as p approaches 1; its gradient in the logits is bounded."""
     return fedosd(schedule, objective="unlikelihood")

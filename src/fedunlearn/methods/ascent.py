@@ -26,7 +26,6 @@ class Ascent(TargetTraining):
     "ascent",
     paper="-",
     summary="control: unconstrained gradient ascent at the targets",
-    online="targets, then retained",
     kind="control",
 )
 def ascent(schedule: Schedule, *, clip: float = 5.0) -> tuple[Phase, ...]:

@@ -120,7 +120,6 @@ class ElasticAscent(Phase):
     paper="Wu et al., IEEE Network 2022",
     source="summaries",
     summary="gradient ascent at the targets with an elastic-weight-consolidation penalty",
-    online="targets, then retained",
 )
 def ewcsga(
     schedule: Schedule,

@@ -59,7 +59,6 @@ def share(number: int, rounds: int) -> float:
     paper="ours, after Hsu et al., 2019",
     source="ours",
     summary="a new model from the retained clients alone, in fewer rounds: momentum and a falling rate",
-    online="retained",
 )
 def fast_retrain(
     schedule: Schedule,

@@ -106,7 +106,6 @@ class RecoveryWithoutRollback(Phase):
     paper="Li et al., arXiv 2601.22589",
     source="abstract",
     summary="ascent at the targets that spares made-up examples of each class, recovery without rollback",
-    online="targets, then retained",
 )
 def fedcare(schedule: Schedule, *, proxies: int = 5, clip: float = 5.0) -> tuple[Phase, ...]:
     """``proxies`` is the number of made-up examples of each class; ``clip`` bounds each step's gradient."""

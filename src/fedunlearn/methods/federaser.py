@@ -93,7 +93,6 @@ class LayerwiseReplay(CalibratedReplay):
     paper="Liu et al., IWQoS 2021",
     source="summaries and public code",
     summary="replays the recorded rounds without the targets: new directions, recorded norms",
-    online="retained",
     clean_targets="forgot enough and harmed retained clients",
 )
 def federaser(schedule: Schedule, *, effort: float = 1.0, layerwise: bool = False) -> tuple[Phase, ...]:

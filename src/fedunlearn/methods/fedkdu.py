@@ -73,7 +73,6 @@ class PublicDistillation(Phase):
     paper="Wu, Zhu and Mitra, arXiv 2201.09441",
     source="summaries and public code",
     summary="erases the targets' updates, then distils the old model on public data",
-    online="retained",
 )
 def fedkdu(schedule: Schedule, *, epochs: int = 5, temperature: float = 2.0) -> tuple[Phase, ...]:
     """``epochs`` of distillation on public data, one per round; ``temperature`` softens the teacher."""

@@ -50,7 +50,6 @@ def redundant(update: Vector, share: float) -> Tensor:
     paper="Wei et al., KDD 2026",
     source="abstract and paper's code",
     summary="initialises anew what the retained clients do not train, then continues without the targets",
-    online="retained",
 )
 def fedmemprune(schedule: Schedule, *, share: float = 0.3) -> tuple[Phase, ...]:
     """``share`` of the parameters to initialise anew.

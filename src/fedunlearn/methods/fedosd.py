@@ -110,7 +110,6 @@ class AnchoredAveraging(Phase):
     paper="Pan et al., AAAI 2025",
     source="paper and its code",
     summary="orthogonal steepest descent on the unlearning loss, then anchored averaging",
-    online="targets and retained, then retained",
     clean_targets="left too much",
 )
 def fedosd(schedule: Schedule, *, objective: str = "uce", anchor: Anchor = "reverting") -> tuple[Phase, ...]:

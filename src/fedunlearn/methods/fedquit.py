@@ -57,7 +57,6 @@ class Quitting(TargetTraining):
     paper="Mora et al., arXiv 2408.07587",
     source="paper's code",
     summary="the targets distil from the old model with their labels' logits lowered",
-    online="targets, then retained",
     clean_targets="left too much",
 )
 def fedquit(schedule: Schedule, *, rounds: int = 1) -> tuple[Phase, ...]:

@@ -66,7 +66,6 @@ def noise_for(epsilon: float, beta: float, bound: float) -> float:
     paper="Zhang et al., IEEE TIFS 2023",
     source="summaries",
     summary="subtracts the targets' weighted residuals from the model, in one server step",
-    online="retained",
 )
 def fedrecovery(
     schedule: Schedule,

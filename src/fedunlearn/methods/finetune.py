@@ -12,7 +12,6 @@ from .schedule import Schedule
     "finetune",
     paper="-",
     summary="control: post-training only, no unlearning",
-    online="retained",
     kind="control",
     clean_targets="left too much",
 )

@@ -74,7 +74,6 @@ class ParetoDescent(ForgettingDescent):
     paper="Wang et al., arXiv 2602.01852",
     source="abstract",
     summary="steps that help all clients, then steps in the null space of the retained ones",
-    online="targets and retained, then retained",
 )
 def fupareto(schedule: Schedule, *, margin: float = 0.0, improve_above: float = 0.1) -> tuple[Phase, ...]:
     """``margin`` is how far below the best other logit the label's has to fall; ``improve_above`` the share

@@ -102,7 +102,6 @@ class ProjectedAscent(Phase):
     paper="Halimi et al., 2022",
     source="paper's code",
     summary="projected gradient ascent at the targets, in a ball around the others' mean model",
-    online="targets, then retained",
     clean_targets="left too much",
 )
 def fupga(

@@ -82,7 +82,6 @@ def sparse(request: Request, layers: list[str], density: float) -> Tensor:
     paper="Zhong et al., CVPR 2025",
     source="abstract, summaries and paper's code",
     summary="freezes the model and trains sparse adapters on its critical layers without the targets",
-    online="retained",
 )
 def fused(schedule: Schedule, *, layers: int = 2, density: float = 0.1) -> tuple[Phase, ...]:
     """``layers`` is the number of critical layers, ``density`` the share of their entries that is trained.

@@ -47,7 +47,6 @@ class JointDescent(ForgettingDescent):
     paper="ours, after Pan et al., AAAI 2025",
     source="ours",
     summary="FedOSD that lets the retained clients learn in the same round; no post-training",
-    online="targets and retained",
     clean_targets="forgot too much and ruined the model",
 )
 def joint(schedule: Schedule, *, objective: str = "unlikelihood") -> tuple[Phase, ...]:

@@ -121,7 +121,6 @@ def _models(memory: Mapping[str, Vector]) -> dict[str, Vector]:
     paper="Su and Li, INFOCOM 2023",
     source="summaries",
     summary="retrains only the targets' cluster; pre-training must have been clustered",
-    online="retained",
 )
 def knot(schedule: Schedule) -> tuple[Phase, ...]:
     """Needs ``pretraining.clusters``. It has no further post-training, which would mix the clusters."""

@@ -126,7 +126,6 @@ class MomentumDegradation(Phase):
     paper="Zhao et al., IEEE IoT-J 2023",
     source="summaries",
     summary="pulls the model towards a new one that only the retained clients train",
-    online="targets and retained, then retained",
     clean_targets="forgot enough and harmed retained clients",
 )
 def mode(schedule: Schedule, *, momentum: float = 0.95, guidance: Guidance = "all") -> tuple[Phase, ...]:

@@ -39,7 +39,6 @@ class WeightNegation(Phase):
     paper="Khalil et al., CVPR 2025",
     source="summaries and public code",
     summary="negates the first layer's weights, then continues training without the targets",
-    online="retained",
     clean_targets="forgot enough and harmed retained clients",
 )
 def negation(schedule: Schedule, *, layers: list[str] | None = None) -> tuple[Phase, ...]:

@@ -97,7 +97,6 @@ def _clipped(vector: Vector, longest: float) -> Vector:
     paper="Koloskova et al., ICML 2025",
     source="summaries and paper's code",
     summary="certified (ε, δ): clips the model, averages with noise, then without",
-    online="retained",
 )
 def noisy_finetune(
     schedule: Schedule,

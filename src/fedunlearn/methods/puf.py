@@ -43,7 +43,6 @@ class NegatedUpdate(Phase):
     paper="Mora et al., arXiv 2504.05822",
     source="paper's code",
     summary="one ordinary round whose target updates are negated and scaled",
-    online="targets (retained too in a regular round), then retained",
 )
 def puf(
     schedule: Schedule, *, round: Literal["special", "regular"] = "special", scale: float | None = None

@@ -57,7 +57,6 @@ class RapidAveraging(FreshAveraging):
     paper="Liu et al., INFOCOM 2022",
     source="summaries and public code",
     summary="a new model from the retained clients, with quasi-Newton steps",
-    online="retained",
 )
 def rapid(schedule: Schedule, *, lr: float = 0.001) -> tuple[Phase, ...]:
     """``lr`` is roughly the size of a local step in each parameter."""

@@ -52,7 +52,6 @@ def first_layer(request: Request) -> list[str]:
     paper="ours",
     source="ours",
     summary="initialises the first layer anew, then trains on without the targets: a warm retraining",
-    online="retained",
 )
 def reset(schedule: Schedule, *, layers: list[str] | None = None, momentum: float = 0.0) -> tuple[Phase, ...]:
     """``layers`` names the parameters to initialise anew.

@@ -24,7 +24,7 @@ class FreshAveraging(Averaging):
         return request.fresh(self.purpose)
 
 
-@method("retrain", paper="-", summary="a new model from the retained clients alone", online="retained")
+@method("retrain", paper="-", summary="a new model from the retained clients alone")
 def retrain(schedule: Schedule, *, rounds: int | None = None, number: int = 1) -> tuple[Phase, ...]:
     """``rounds`` replaces the schedule's total, because the paper's 200 under-train the reference.
 

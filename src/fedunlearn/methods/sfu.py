@@ -165,7 +165,6 @@ def _summed(replies: Replies) -> dict[str, Tensor]:
     paper="Li et al., arXiv 2302.12448",
     source="summaries and public code",
     summary="gradient ascent at the targets, off the span of the retained clients' layer inputs",
-    online="targets and retained, then retained",
 )
 def sfu(
     schedule: Schedule, *, energy: float = 0.95, bias: Bias = "unprojected", clip: float = 5.0

@@ -151,7 +151,6 @@ def _models(request: Request, state: State) -> dict[str, Vector]:
     paper="Bourtoule et al., IEEE S&P 2021",
     source="abstract and summaries",
     summary="repeats the targets' shards from a checkpoint before they joined; pre-training must be sliced",
-    online="retained",
 )
 def sisa(schedule: Schedule) -> tuple[Phase, ...]:
     """Needs ``pretraining.slices``. It has no further post-training, which would mix the shards."""

@@ -72,7 +72,7 @@ class StepBack(fu.Phase):
         return state.step(replies.every(request.targets).mean())
 
 
-@fu.method("step-back", paper="-", source="ours", summary="a step back", online="targets, then retained")
+@fu.method("step-back", paper="-", source="ours", summary="a step back")
 def step_back(schedule: fu.Schedule) -> tuple[fu.Phase, ...]:
     """No options."""
     once, rest = schedule.in_one_round

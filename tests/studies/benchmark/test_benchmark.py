@@ -134,7 +134,7 @@ def test_a_request_that_a_method_cannot_answer_is_refused_and_the_rest_goes_on(s
 def test_a_method_that_takes_more_rounds_than_others_is_refused(small_protocol, tmp_path):
     (tmp_path / "long.py").write_text(
         "import fedunlearn as fu\n"
-        "@fu.method('long.one', paper='-', source='ours', summary='long', online='retained')\n"
+        "@fu.method('long.one', paper='-', source='ours', summary='long')\n"
         "def long(schedule: fu.Schedule) -> tuple[fu.Phase, ...]:\n"
         "    return (fu.Averaging(schedule.rounds + 1, schedule.recover_lr),)\n"
     )
@@ -319,7 +319,7 @@ def test_an_unknown_name_is_answered_with_a_near_one(small_protocol):
 def test_a_method_that_does_not_say_what_it_was_read_from_is_refused(tmp_path):
     (tmp_path / "silent.py").write_text(
         "import fedunlearn as fu\n"
-        "@fu.method('silent', paper='-', summary='silent', online='retained')\n"
+        "@fu.method('silent', paper='-', summary='silent')\n"
         "def silent(schedule: fu.Schedule) -> tuple[fu.Phase, ...]:\n"
         "    return (fu.Averaging(schedule.rounds, schedule.recover_lr),)\n"
     )
@@ -343,7 +343,7 @@ def test_what_cannot_be_submitted_is_refused_before_anything_runs(
 ):
     (tmp_path / file).write_text(
         "import fedunlearn as fu\n"
-        f"@fu.method({name!r}, paper='-', source='ours', summary='mine', online='retained')\n"
+        f"@fu.method({name!r}, paper='-', source='ours', summary='mine')\n"
         f"def mine(schedule: fu.Schedule{option}) -> tuple[fu.Phase, ...]:\n"
         "    return (fu.Averaging(schedule.rounds, schedule.recover_lr),)\n"
     )
@@ -356,7 +356,7 @@ def test_a_submission_may_return_one_phase(small_protocol, tmp_path):
         "import fedunlearn as fu\n"
         "class Single(fu.Averaging):\n"
         "    needs = frozenset({'shapes'})\n"
-        "@fu.method('single', paper='-', source='ours', summary='single', online='retained')\n"
+        "@fu.method('single', paper='-', source='ours', summary='single')\n"
         "def single(schedule: fu.Schedule) -> fu.Phase:\n"
         "    return Single(schedule.rounds, schedule.recover_lr)\n"
     )

@@ -106,7 +106,7 @@ def _problem(name: str) -> str:
         return "has a name that cannot be part of a path: use letters, digits, '.', '-' and '_' only"
     if name in (*requests(), *REFERENCES, *REFERENCES.values()):
         return "is named like a request or a reference: choose another name"
-    for key in ("paper", "source", "summary", "online"):
+    for key in ("paper", "source", "summary"):
         if not method.entry(name).about.get(key):
             return f"does not state its {key}: add {key}=… to @method"
     return ""

@@ -165,12 +165,13 @@ def _about(name: str, experiment: Experiment | None) -> About:
     """What is known of a method; there is no experiment of one that every request refuses."""
     entry = method.entry(name)
     options = experiment.options if experiment else {}
-    needs = requirements.needs(phases_of(name, Schedule(), options))
+    phases = phases_of(name, Schedule(), options)
     own = [file for file in experiment.use if file.sha256 == source_digest(name)] if experiment else []
-    told = {key: entry.about.get(key, "-") for key in ("paper", "source", "summary", "online")}
+    told = {key: entry.about.get(key, "-") for key in ("paper", "source", "summary")}
     return About(
         **told,
-        needs=tuple(sorted(needs)),
+        online=requirements.online(phases),
+        needs=tuple(sorted(requirements.needs(phases))),
         tuned=experiment is not None and rates_matter(experiment),
         file=Submitted(name=own[0].path.name, sha256=own[0].sha256) if own else None,
     )
