@@ -18,9 +18,10 @@ from statistics import fmean
 from typing import Any
 
 from fedunlearn.core import FedUnlearnError
+from fedunlearn.evidence import Evidence
 from fedunlearn.experiment.comparison import read_comparison
-from fedunlearn.report import RunEvidence, markdown, read_evidence, read_run
-from fedunlearn.report.audits import REFERENCES, below_floor
+from fedunlearn.report import markdown, read_evidence, read_run
+from fedunlearn.report.audits import ATTACKS, REFERENCES, below_floor, comeback
 from fedunlearn.report.summary import summarise
 from fedunlearn.runs import read_json, write
 from fedunlearn.studies.paper.results_page import MARKED
@@ -67,7 +68,7 @@ def _environment(folder: Path) -> Any:
     return read_json(found[0]) if found else {}
 
 
-def audit(evidence: RunEvidence, folder: Path) -> dict[str, Any]:
+def audit(evidence: Evidence, folder: Path) -> dict[str, Any]:
     """What is stored of one audit, rounded to five digits."""
     if len(evidence.targets) != 1:
         raise FedUnlearnError(f"{folder} has {len(evidence.targets)} targets: the page shows audits of one")
@@ -102,23 +103,24 @@ def audit(evidence: RunEvidence, folder: Path) -> dict[str, Any]:
         "worst": min((each.value for each in retained), default=None),
         "worst_retrained": min((each.retrained for each in retained), default=None),
         "harmed": below_floor(evidence),
-        "tpr": target.tpr,
+        "tpr": {fpr: {name: each.tpr for name, each in rates.items()} for fpr, rates in target.tpr.items()},
         "js": {model: each.forgotten for model, each in target.distance.items()},
         "js_unseen": {model: each.unseen for model, each in target.distance.items()},
-        "probe": target.probe,
-        "tow": evidence.tug_of_war,
+        "probe": {name: each.share for name, each in target.probe.items()},
+        "tow": {name: each.value for name, each in evidence.tug_of_war.items()},
         "relearning": {
-            attack: {"model": each.model, "retrained": each.retrained, "limit": each.limit}
-            for attack, each in evidence.relearning.items()
+            attack: {"model": each.rounds, "retrained": each.rounds_retrained, "limit": each.limit}
+            for attack in ATTACKS
+            if (each := comeback(evidence, attack)) is not None
         },
-        "asr": target.asr,
-        "asr_unseen": target.asr_unseen,
+        "asr": {name: each.share for name, each in target.asr.items()},
+        "asr_unseen": {name: each.share for name, each in target.asr_unseen.items()},
         **_costs(evidence, folder),
     }
     return {key: _rounded(value) for key, value in found.items() if value not in (None, {})}
 
 
-def _costs(evidence: RunEvidence, folder: Path) -> dict[str, float | None]:
+def _costs(evidence: Evidence, folder: Path) -> dict[str, float | None]:
     """Rounds after the request and their seconds; of retrainings and ω⁰ only the rounds are known."""
     if (folder / "metrics.jsonl").exists():
         found = summarise(read_run(folder))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.evidence import Finding, Verdict
+from fedunlearn.evidence import Finding, TargetEvidence, Verdict
 from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.experiment.comparison.plan import place
 from fedunlearn.report import markdown, read_evidence, read_run
-from fedunlearn.report.evidence import AuditedTarget, verdict_text
+from fedunlearn.report.evidence import verdict_text
 from fedunlearn.report.summary import before, summarise
 from fedunlearn.runs import read_json, write
 from fedunlearn.studies.paper.paper import lookup
@@ -80,7 +80,7 @@ def audited(run: Path) -> dict[str, Any]:
 
 
 def _found(
-    model: str, target: AuditedTarget, finding: Finding, tail: Finding | None = None
+    model: str, target: TargetEvidence, finding: Finding, tail: Finding | None = None
 ) -> dict[str, Any]:
     interval = finding.difference_interval
     assert interval is not None  # the audit had retrainings
@@ -90,8 +90,8 @@ def _found(
         "interval": [_rounded(interval.low), _rounded(interval.high)],
         "hardest": None if tail is None else _rounded(tail.difference),
         "alarm": None if tail is None else tail.verdict in (Verdict.UNDER, Verdict.OVER),
-        "asr_gap": _rounded(target.asr_unseen[model] - target.asr_unseen["retrained"]),
-        "probe_gap": _rounded(target.probe[model] - target.probe["retrained"]),
+        "asr_gap": _rounded(target.asr_unseen[model].gap),
+        "probe_gap": _rounded(target.probe[model].gap),
     }
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .auditing import Evidence, audit
+    from .auditing import audit
     from .client.data import ClientData, Examples
     from .core import (
         ClientId,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .core.vectors import flatten, load, shapes
     from .driver import Above, Below, Conflicts, Guards, Participation, unlearn
     from .engines import Parallel, Sequential, simulate
-    from .evidence import Relearning
+    from .evidence import Evidence, Relearning
     from .methods import Averaging, Pretraining, Schedule, recommend
     from .relearning import relearn
     from .server import ForgettingFailed, Server, forget, pretrain
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
-    "auditing": ("Evidence", "audit"),
+    "auditing": ("audit",),
     "signing": ("ErasureRequest", "key_id", "request_erasure"),
     "client.data": ("ClientData", "Examples"),
     "core": (
@@ -88,7 +88,7 @@ _MODULES = {
     "engines": ("Parallel", "Sequential", "simulate"),
     "methods": ("Averaging", "Pretraining", "Schedule", "method", "recommend"),
     "models": ("model",),
-    "evidence": ("Relearning",),
+    "evidence": ("Evidence", "Relearning"),
     "relearning": ("relearn",),
     "server": ("ForgettingFailed", "Server", "forget", "pretrain"),
     "tasks": ("Classification", "LanguageModel", "MultiLabel", "Regression"),

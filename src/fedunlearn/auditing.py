@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from torch import nn
 
@@ -30,16 +29,16 @@ from .core.hashes import model_hash
 from .core.threads import one_thread
 from .driver.gate import admit
 from .evidence import (
+    MODELS,
     CanaryFinding,
-    Finding,
+    Evidence,
     Influence,
     OutputDistance,
     Paired,
     Rate,
-    Relearning,
     TailRate,
+    TargetEvidence,
     TugOfWar,
-    Verdict,
     alarm_levels,
     canary_finding,
     client_influence,
@@ -52,116 +51,11 @@ from .evidence import (
     tug_of_war,
     unjudged,
 )
-from .evidence.influence import influence_sentence
-from .evidence.measures import (
-    distance_sentence,
-    exact_sentence,
-    listed,
-    rate_sentence,
-    tail_sentence,
-    tug_sentence,
-)
+from .evidence.measures import exact_sentence, listed
 from .evidence.verdicts import ALARM_MINIMUM, MARGIN, MINIMUM
 
 Model: TypeAlias = State | Outcome | nn.Module
 """A model with its buffers, how a run ended, or a module."""
-
-MODELS = ("model", "retrained", "original", "again")
-"""The models that measures are about; references only calibrate."""
-
-SERIOUS = (Verdict.UNDER, Verdict.OVER, Verdict.INCONCLUSIVE, Verdict.NO_SIGNAL, Verdict.EQUIVALENT)
-"""Of several targets, the first of these that one of them has is the verdict about all."""
-
-
-@dataclass(frozen=True)
-class TargetEvidence:
-    """What was found about one target."""
-
-    finding: Finding
-    """The verdict."""
-    original: Finding | None = None
-    """What the same test says of ω⁰."""
-    tail: Finding | None = None
-    """Of the hardest tenth of the examples, an alarm or none; None where they are too few."""
-    losses: Finding | None = None
-    """The AUC of plain losses, which many attacks use; never a verdict."""
-    asr: Mapping[str, Rate] = field(default_factory=dict)
-    """Success of the backdoor on training examples by model, as in ``MODELS``; empty without a backdoor."""
-    asr_unseen: Mapping[str, Rate] = field(default_factory=dict)
-    """The same on triggered examples that nobody trained on."""
-    tpr: Mapping[str, Mapping[str, TailRate]] = field(default_factory=dict)
-    """By FPR (``1 %``, ``0.1 %``) and model: the share of forgotten examples whose calibrated loss is so low.
-
-    A single retrained model that calibrates losses itself has none.
-    """
-    distance: Mapping[str, OutputDistance] = field(default_factory=dict)
-    """Of outputs to those of retraining, by model: ``model``, ``original``, ``again`` (the noise floor)."""
-    probe: Mapping[str, Rate] = field(default_factory=dict)
-    """Accuracy, on unseen examples, of a linear probe on the last hidden layer, by model."""
-    canaries: Mapping[str, CanaryFinding] = field(default_factory=dict)
-    """What canaries show of ``model`` and ``original``; empty where none are planted."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What an audit found. It is about this model and this retrained one, not about the method."""
-
-    targets: Mapping[ClientId, TargetEvidence]
-    influence: Mapping[str, Mapping[ClientId, Influence]]
-    """By measure on unseen data (``accuracy``, ``loss``) and client; empty without a retrained model."""
-    missing: Mapping[ClientId, str]
-    """Retained clients that sent nothing that can be used, and why."""
-    notes: tuple[str, ...] = ()
-    """What limits the evidence."""
-    tug_of_war: Mapping[str, TugOfWar] = field(default_factory=dict)
-    """Of accuracies on forgotten, retained and test examples, by model as in ``MODELS``."""
-    omitted: tuple[str, ...] = ()
-    """What was not measured, and why."""
-    relearning: Relearning | None = None
-    """How soon the forgotten returns, where that was tried."""
-    exact: str = ""
-    """What the method guarantees by itself, if it is exact."""
-    files: tuple[str, ...] = ()
-    """Where the evidence is written."""
-
-    def __str__(self) -> str:
-        return "\n".join((*self.sentences, *(f"Written to {file}" for file in self.files)))
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """About all targets together: EQUIVALENT only if each of them is."""
-        found = [evidence.finding.verdict for evidence in self.targets.values()]
-        return None if None in found else next(verdict for verdict in SERIOUS if verdict in found)
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The evidence in plain words: the targets first, then the clients, then what limits it."""
-        told = [self.exact] if self.exact else []
-        for target, evidence in self.targets.items():
-            told.append(f"{target}: {evidence.finding.sentence}")
-            if evidence.tail is not None:
-                told.append(f"{target}, hardest examples: {evidence.tail.sentence}")
-            told += [f"{target}, {sentence}" for sentence in _measures(evidence)]
-        told += [
-            influence_sentence(measure, found, self.targets) for measure, found in self.influence.items()
-        ]
-        if self.tug_of_war:
-            told.append(tug_sentence(self.tug_of_war))
-        if self.relearning is not None:
-            told += self.relearning.sentences
-        if self.missing:
-            client, why = next(iter(self.missing.items()))
-            more = len(self.missing) - 1
-            others = f", nor {'was 1 other' if more == 1 else f'were {more} others'}" if more else ""
-            told.append(f"{client} was not measured ({why}){others}.")
-        return (*told, *self.omitted, *self.notes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The evidence as a value that JSON can hold."""
-        relearning = None if self.relearning is None else self.relearning.as_dict()
-        found = {"verdict": self.verdict, "sentences": list(self.sentences), **asdict(self)}
-        del found["files"]
-        return {**found, "relearning": relearning}
 
 
 def audit(
@@ -302,7 +196,6 @@ def _models(
     return found
 
 
-_OF = {"model": "", "original": " in ω⁰"}
 _TITLES = {
     "model": "the model",
     "original": "the model before unlearning",
@@ -391,21 +284,6 @@ def _distances(target: ClientId, reply: Reply) -> dict[str, OutputDistance]:
                 raise FedUnlearnError(f"target {target!r} sent output distances that are not from 0 to 1")
             found[model] = OutputDistance(sums["forgotten"].value, sums["unseen"].value)
     return found if "model" in found else {}
-
-
-def _measures(evidence: TargetEvidence) -> Iterator[str]:
-    """What was found beside the verdict."""
-    for fpr, found in evidence.tpr.items():
-        yield f"forgotten examples: {tail_sentence(fpr, found)}"
-    if evidence.distance:
-        yield f"outputs: {distance_sentence(evidence.distance)}"
-    if evidence.probe:
-        yield f"last hidden layer: {rate_sentence('a linear probe is right on', 'unseen', evidence.probe)}"
-    for examples, asr in (("training", evidence.asr), ("unseen", evidence.asr_unseen)):
-        if asr:
-            yield f"backdoor: {rate_sentence('it succeeds on', examples, asr)}"
-    for model, guessed in evidence.canaries.items():
-        yield f"canaries{_OF[model]}: {guessed.sentence}"
 
 
 def _parts(replies: Replies, targets: Collection[ClientId]) -> tuple[ClientId, ...]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from . import runs as record
-from .auditing import Evidence, Model, as_state, audit
+from .auditing import Model, as_state, audit
 from .client import data as holdings
 from .client.data import ClientData, Data
 from .client.parts import Parts, divided, parts_of, remembered
@@ -60,6 +60,7 @@ from .driver import Guards, Participation, StopRule, log_rounds, unlearn
 from .driver.guards import FLOOR
 from .driver.stopping import require_rules
 from .engines import Sequential, join, simulate
+from .evidence import Evidence
 from .methods import (
     ClusteredPretraining,
     Pretraining,
@@ -778,7 +779,7 @@ class Server:
         used = {name: {"sha256": record.model_hash(as_state(each))} for name, each in models.items() if each}
         used["model"] |= {"made": "run", "method": method}
         with record.locked(place / "lock"):
-            content = record.json_bytes({**found.as_dict(), "models": used})
+            content = record.json_bytes({**found.to_json(), "models": used})
             record.claim(place).write({"evidence.json": content})
         files = [str(place / "evidence.json")]
         try:

@@ -145,7 +145,7 @@ def test_a_model_that_was_trained_on_canaries_is_found_out(federation):
     told = [sentence for sentence in evidence.sentences if "canaries" in sentence]
     assert told[0].startswith("site-1, canaries: ")
     assert told[1].startswith("site-1, canaries in ω⁰: ")
-    assert evidence.as_dict()["targets"][TARGET]["canaries"]["original"]["guesses"] == COUNT
+    assert evidence.to_json()["targets"][TARGET]["canaries"]["original"]["guesses"] == COUNT
 
 
 def test_without_canaries_or_models_to_compare(federation):

@@ -25,12 +25,12 @@ from support.desks import (
 )
 
 from fedunlearn import FedUnlearnError, flatten
-from fedunlearn.auditing import Evidence, TargetEvidence
 from fedunlearn.cli import erasures
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import RequestState, against_retraining, conclusion, erase, purge, receive
 from fedunlearn.erasure.certificate import read_certificate, verify
 from fedunlearn.erasure.keys import Key
+from fedunlearn.evidence import Evidence, TargetEvidence
 from fedunlearn.evidence.influence import Influence
 from fedunlearn.evidence.verdicts import Scores, no_verdict
 from fedunlearn.runs import write_tensors

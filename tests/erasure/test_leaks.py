@@ -232,5 +232,5 @@ def test_a_certificate_of_a_real_audit_leaks_nothing(tmp_path, real):
         counts={"examples": SIZE},
     )
     assert scan(place, secrets) == []
-    (place / "evidence.json").write_text(json.dumps(audit.as_dict()))
+    (place / "evidence.json").write_text(json.dumps(audit.to_json()))
     assert {leak.secret for leak in scan(place, secrets)} >= {*SITES, "examples"}

@@ -285,10 +285,10 @@ def test_flower_carries_an_audit(everything):
 
 
 def test_the_evidence_can_be_written_as_json(federation, everything):
-    whole = json.loads(json.dumps(everything.as_dict(), allow_nan=False))
+    whole = json.loads(json.dumps(everything.to_json(), allow_nan=False))
     assert whole["targets"][TARGET]["tpr"]["1 %"]["model"]["interval"]["level"] == 0.95
     assert whole["tug_of_war"]["model"]["factors"].keys() == {"forgotten", "retained", "test"}
-    found = json.loads(json.dumps(audit(federation, retrained(3)).as_dict(), allow_nan=False))
+    found = json.loads(json.dumps(audit(federation, retrained(3)).to_json(), allow_nan=False))
     assert found["verdict"] == "equivalent"
     assert found["targets"][TARGET]["finding"]["n_unseen"] == SIZE
     assert found["influence"]["accuracy"].keys() == set(SITES)

@@ -201,14 +201,14 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     for target, found in first.items():
         assert found.finding.difference == pytest.approx(-second[target].finding.difference)
     relearned = [f"Relearn, {attack}" for attack in ("post-training", "fine-tuning")]
-    assert clients[1:] == ["Target acc", "Target gap", "Worst gap", "Harmed"]
+    assert clients[1:] == ["Target acc", "Target gap", "Worst gap", "Harmed", "n"]
     assert measures[1:] == ["Plain AUC", "JS", "JS floor", "Probe gap", "ToW", *relearned]
     for row in beside:
         (target,) = evidence[row[0]].targets.values()
         assert row[2] == f"{target.distance['model'].forgotten:.3f}"
         floor = target.distance.get("again")
         assert row[3] == ("–" if floor is None else f"{floor.forgotten:.3f}")
-        assert row[4] == f"{target.probe['model'] - target.probe['retrained']:.1%}"
+        assert row[4] == f"{target.probe['model'].gap:.1%}"
     backdoored, _, others = evidence_tables(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
     assert "ASR gap" in backdoored[0]
     assert "ASR gap, unseen" in others[0]
@@ -216,14 +216,15 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     run = copied / "clean-iid/seed-4/finetune"
     other = shutil.copytree(run, copied / "clean-iid/seed-5/finetune")
     values = read_json(run / "evidence.json")
-    values["verdict"] = "no_signal"
     (name,) = values["targets"]
     values["targets"][name]["tail"] = values["targets"][name]["finding"] | {"verdict": "over"}
-    values["targets"][name]["finding"]["difference"] = 0.25
+    values["targets"][name]["finding"] |= {"verdict": "no_signal", "difference": 0.25}
     edit(other, {"evidence.json": json.dumps(values)})
+    learned = [2.0] * 12 + [0.5] * 9
     values["relearning"] = {
-        "posttraining": {"rounds": None, "rounds_retrained": 12, "limit": 20, "threshold": 1.0},
-        "finetuning": {"rounds": None, "rounds_retrained": None, "limit": 20, "threshold": None},
+        "posttraining": {"original": 0.0, "model": [2.0] * 21, "retrained": learned},
+        "finetuning": {"original": 3.0, "model": [2.0] * 21, "retrained": learned},
+        "examples": 100,
     }
     edit(other, {"evidence.json": json.dumps(values)})
     (_, row), _, _ = evidence_tables({"finetune": [run, other]})
@@ -247,7 +248,7 @@ def test_evidence_is_read_as_it_was_written(copied):
     assert target.finding.interval.low < target.finding.auc < target.finding.interval.high
     assert target.finding.gate is target.original.verdict
     assert target.asr.keys() == {"model", "retrained", "original", "again"}
-    assert found.influence["accuracy"][name].value == found.values["influence"]["accuracy"][name]["value"]
+    assert found.influence["accuracy"][name].value == found.to_json()["influence"]["accuracy"][name]["value"]
     assert read_evidence(copied) is None
 
 
@@ -288,7 +289,7 @@ def test_evidence_is_stored_and_shown(compared, tmp_path):
     assert found["target"]["accuracy"]["model"] == pytest.approx(own.value, abs=1e-5)
     assert found["r_acc"] == pytest.approx(sum(retained) / len(retained), abs=1e-5)
     assert found["worst"] == pytest.approx(min(retained), abs=1e-5)
-    assert found["asr_unseen"]["retrained"] == pytest.approx(target.asr_unseen["retrained"], abs=1e-5)
+    assert found["asr_unseen"]["retrained"] == pytest.approx(target.asr_unseen["retrained"].share, abs=1e-5)
     assert found["rounds"] == 2
     rounds = {each["row"]: each["rounds"] for each in audits}
     assert (rounds["ω⁰"], rounds["retraining"]) == (0, 4)
@@ -297,7 +298,7 @@ def test_evidence_is_stored_and_shown(compared, tmp_path):
     letter = SCRIPT["LETTERS"][evidence.verdict]
     gap = f"{target.finding.difference:+.3f}".replace("-", "−")
     assert f"| `finetune` | {gap} {letter} 1/1 |" in page
-    asr = 100 * (target.asr["model"] - target.asr["retrained"])
+    asr = 100 * (target.asr["model"].share - target.asr["retrained"].share)
     assert f"| `finetune` | {asr:+.1f} |".replace("-", "−") in page
     assert "| second retraining |" in page
     heading, first, *_ = SCRIPT["as_csv"](audits).splitlines()

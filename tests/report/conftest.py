@@ -162,7 +162,7 @@ def evidence(kind: str) -> str:
         "again": {**made, "number": 2, "sha256": "d" * 64},
         "twin-1": {**made, "number": 1, "sha256": "e" * 64},
     }
-    return json.dumps({**found.as_dict(), "models": models})
+    return json.dumps({**found.to_json(), "models": models})
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from support.audits import TARGET
 from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import collect, read_evidence, read_run, write_report
 from fedunlearn.report.account import WORDS
-from fedunlearn.report.evidence import Relearned
 from fedunlearn.report.html.evidence import rows_evidence, run_evidence
 
 pytest.importorskip("jinja2")
@@ -68,6 +67,21 @@ def test_a_file_with_a_field_that_is_gone_says_the_same(audited):
     assert read_evidence(audited).targets == now.targets
 
 
+def test_evidence_reads_what_it_wrote_with_its_intervals(audited, audit_of):
+    evidence, values = read_evidence(audited), audit_of("under")
+    written = json.loads(json.dumps(evidence.to_json(), allow_nan=False))
+    assert written == values
+    assert evidence.targets[TARGET].tpr["1 %"]["model"].interval.level == 0.95
+    assert evidence.targets[TARGET].probe["model"].gap_interval is not None
+    of_0_2 = {key: value for key, value in values.items() if key != "edition"} | {"later": {"key": 1}}
+    for client in of_0_2["influence"]["accuracy"].values():
+        del client["n"], client["p_value"]
+    (audited / "evidence.json").write_text(json.dumps(of_0_2))
+    older = read_evidence(audited)
+    assert older.targets == evidence.targets
+    assert older.influence["accuracy"][TARGET].beyond == evidence.influence["accuracy"][TARGET].beyond
+
+
 def test_measures_stand_beside_those_of_the_other_models(audited):
     found, evidence = run_evidence(read_run(audited)), read_evidence(audited)
     ((name, lines),) = found["measures"]
@@ -80,8 +94,8 @@ def test_measures_stand_beside_those_of_the_other_models(audited):
     js = cells(lines, "JS, forgotten")
     assert (js["the model"], js["retraining"]) == (f"{target.distance['model'].forgotten:.3f}", "–")
     assert js["second retraining"] == f"{target.distance['again'].forgotten:.3f}"
-    assert cells(lines, "TPR at 1 %")["the model"] == f"{target.tpr['1 %']['model']:.1%}"
-    assert cells(lines, "ASR, unseen pictures")["retraining"] == f"{target.asr_unseen['retrained']:.1%}"
+    assert cells(lines, "TPR at 1 %")["the model"] == f"{target.tpr['1 %']['model'].tpr:.1%}"
+    assert cells(lines, "ASR, unseen pictures")["retraining"] == f"{target.asr_unseen['retrained'].share:.1%}"
     assert all(len(line[-1]) > 20 for line in lines[1:])
 
 
@@ -128,7 +142,8 @@ def test_what_can_be_claimed_depends_on_the_verdict(audited, audit_of):
     assert passed[alike] == "yes"
     assert passed[more] == passed[worse] == "not on average, beyond the margin"
     assert all(passed[claim].startswith("no: ") for claim in never)
-    values = audit_of("equivalent") | {"verdict": "no_signal"}
+    values = audit_of("equivalent")
+    values["targets"][TARGET]["finding"]["verdict"] = "no_signal"
     (audited / "evidence.json").write_text(json.dumps(values))
     assert set(claimed().values()) & {"yes"} == set()
     values = audit_of("under")
@@ -147,11 +162,18 @@ def test_relearning_and_canaries_are_shown_where_they_were_measured(audited, aud
     assert any(told.startswith("Canaries") for told in found["untested"])
     assert not any("canaries" in text or "update" in text for line in found["left"] for text in line)
     values = audit_of("under")
-    attack = {"rounds": 3, "rounds_retrained": None, "limit": 20, "threshold": 0.4, "model": [1.0, 0.3]}
-    values["relearning"] = {"posttraining": attack, "finetuning": attack | {"threshold": None}}
-    values["targets"][TARGET]["canaries"] = {"model": {"correct": 30, "guesses": 40}}
+    attack = {"original": 0.2, "model": [1.0, 0.9, 0.8, *[0.3] * 18], "retrained": [1.0] * 21, "later": 1}
+    values["relearning"] = {
+        "posttraining": attack,
+        "finetuning": attack | {"original": 1.0},
+        "examples": 100,
+    }
+    guesses = {"correct": 30, "guesses": 40, "bound": None, "reverse": None}
+    values["targets"][TARGET]["canaries"] = {"model": guesses}
     (audited / "evidence.json").write_text(json.dumps(values))
-    assert read_evidence(audited).relearning == {"post-training": Relearned(3, None, 20)}
+    relearning = read_evidence(audited).relearning
+    assert (relearning.posttraining.rounds, relearning.posttraining.rounds_retrained) == (3, None)
+    assert relearning.finetuning.threshold is None
     found = run_evidence(read_run(audited))
     assert not any(told.startswith(("Relearning", "Canaries")) for told in found["untested"])
     ((_, lines),) = found["measures"]
@@ -162,7 +184,7 @@ def test_relearning_and_canaries_are_shown_where_they_were_measured(audited, aud
     assert "guesses about canaries" in revealed["target"]
     assert "an update on few forgotten examples" in revealed["target"]
     assert "an update in every round" in revealed["retained"]
-    values["relearning"]["posttraining"] = attack | {"threshold": None}
+    values["relearning"]["posttraining"] = attack | {"original": 1.0}
     (audited / "evidence.json").write_text(json.dumps(values))
     nothing = run_evidence(read_run(audited))
     assert not any(told.startswith("Relearning") for told in nothing["untested"])
@@ -242,7 +264,7 @@ def test_what_clients_and_models_are_called_is_escaped(audited, audit_of):
 @pytest.mark.parametrize(
     "change",
     [
-        {"relearning": {"post-training": {"rounds": "soon", "rounds_retrained": 1, "limit": 3}}},
+        {"relearning": {"posttraining": {"original": "soon", "model": [], "retrained": []}}},
         {"tug_of_war": {"model": {"value": float("nan")}}},
         {"targets": {"site-1": {"finding": {"verdict": "under", "auc": "high"}}}},
         {"models": ["model"]},

@@ -19,13 +19,13 @@ from support.erasures import controller_key, public_key
 from torch import nn
 
 from fedunlearn import ClientData, Examples, Federation, Replies, State, Terms, audit, server
-from fedunlearn.auditing import Evidence
 from fedunlearn.config.tables import UserFile
 from fedunlearn.core import Failure, Jobs, Reason, vectors
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.core.seeds import generator
 from fedunlearn.engines import Sequential
 from fedunlearn.erasure import Case, Desk, due, erase, open_desk, purge, receive
+from fedunlearn.evidence import Evidence
 from fedunlearn.experiment.checkpoint import read_model
 from fedunlearn.runs.files import tensor_bytes
 from fedunlearn.signing import request_erasure

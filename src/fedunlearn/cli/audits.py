@@ -14,8 +14,7 @@ from .options import Use, Workers
 from .runs import write_html
 
 if TYPE_CHECKING:
-    from ..auditing import Evidence, TargetEvidence
-    from ..evidence import Finding, Influence
+    from ..evidence import Evidence, Finding, Influence, TargetEvidence
 
 
 def audit(

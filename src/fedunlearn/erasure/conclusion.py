@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ..auditing import Evidence, audit
+from ..auditing import audit
 from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status
 from ..core.errors import warn
 from ..core.hashes import model_hash
 from ..driver.endings import starting, worse
-from ..evidence import Verdict
+from ..evidence import Evidence, Verdict
 from .certification import certify, utility
 from .evidence_entries import evidence_entries
 from .predicate import Evidence as Tested

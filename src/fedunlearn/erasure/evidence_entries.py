@@ -8,10 +8,19 @@ from dataclasses import replace
 
 import torch
 
-from ..auditing import Evidence, TargetEvidence
 from ..core import ClientId, FedUnlearnError, Reason
 from ..core.registry import did_you_mean
-from ..evidence import CanaryFinding, Comeback, Finding, Interval, Rate, TailRate, Verdict
+from ..evidence import (
+    CanaryFinding,
+    Comeback,
+    Evidence,
+    Finding,
+    Interval,
+    Rate,
+    TailRate,
+    TargetEvidence,
+    Verdict,
+)
 from ..runs import environment
 from .predicate import Entry, Environment, Range, bucket
 from .vocabulary import ALWAYS_UNTESTED, GuardEvent, Measure, NotTested, Role

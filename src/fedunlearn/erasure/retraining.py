@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from torch import nn
 
-from ..auditing import Evidence, audit
+from ..auditing import audit
 from ..core import Federation, Listener, State, require, vectors
 from ..core.seeds import derive
+from ..evidence import Evidence
 from ..server import forget
 from ..signing import stated_client
 from .certification import RETRAINED

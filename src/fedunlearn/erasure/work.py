@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from ..auditing import Evidence
 from ..core import ClientId, Federation, State
+from ..evidence import Evidence
 from .desk import Case, Desk
 from .keys import Key
 from .request_state import RequestState

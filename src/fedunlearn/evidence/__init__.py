@@ -6,6 +6,7 @@
 from .canaries import CanaryFinding, canary_finding, guess_canaries
 from .influence import Influence, client_influence, corrected
 from .measures import OutputDistance, Rate, rates
+from .record import MODELS, Evidence, TargetEvidence
 from .relearning import Comeback, Curves, Relearning
 from .statistics import (
     CanaryBound,
@@ -52,12 +53,14 @@ from .verdicts import (
 )
 
 __all__ = [
+    "MODELS",
     "CanaryBound",
     "CanaryFinding",
     "Comeback",
     "Curves",
     "Equivalence",
     "Estimate",
+    "Evidence",
     "Finding",
     "Influence",
     "Interval",
@@ -68,6 +71,7 @@ __all__ = [
     "Scores",
     "TailCounts",
     "TailRate",
+    "TargetEvidence",
     "TugOfWar",
     "Verdict",
     "alarm_levels",

@@ -9,14 +9,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeAlias
 
-from ..auditing import Evidence, audit
+from ..auditing import audit
 from ..client.audit import compared_sets
 from ..client.relearning import taught
 from ..config.tables import UserFile
 from ..core import FedUnlearnError, Stage, State
 from ..core.errors import require, require_count
 from ..core.seeds import derive
-from ..evidence import Curves, Relearning
+from ..evidence import Curves, Evidence, Relearning
 from ..evidence.verdicts import MARGIN
 from ..relearning import EXAMPLES, relearn
 from ..runs import (
@@ -224,7 +224,7 @@ def auditing(wanted: Standard, models: Mapping[str, Made], workers: int | None) 
             named = {"model": model, "original": original, "retrained": retrained, "again": again, **twins}
             used = {name: {"sha256": made.sha256, **made.how} for name, made in named.items() if made}
             with locked(folder / "lock", wait=True):
-                claim(folder).write({"evidence.json": json_bytes({**found.as_dict(), "models": used})})
+                claim(folder).write({"evidence.json": json_bytes({**found.to_json(), "models": used})})
             return found
 
         yield audited

@@ -2,7 +2,7 @@
 
 from .audits import evidence_tables
 from .conclusions import verdict
-from .evidence import RunEvidence, read_evidence
+from .evidence import read_evidence
 from .folders import collect, read_run
 from .html import write_report
 from .runs import Collection, Run
@@ -13,7 +13,6 @@ __all__ = [
     "LEGEND",
     "Collection",
     "Run",
-    "RunEvidence",
     "collect",
     "comparison_tables",
     "evidence_tables",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..evidence import Finding, Influence, Verdict
+from ..evidence import Evidence, Finding, Influence, TargetEvidence, Verdict
 from ..evidence.influence import influence_sentence
 from ..evidence.verdicts import ALARM_MINIMUM, MINIMUM
-from .audits import harmed, rounds_text
-from .evidence import AuditedTarget, ByModel, RunEvidence, verdict_text
+from .audits import ATTACKS, comeback, harmed
+from .evidence import verdict_text
 from .tables import Lines
 
 WORDS = {
@@ -33,7 +33,7 @@ ROLES = {
 """The models of an audit: title and purpose. All others are twins."""
 
 
-def conclusion(evidence: RunEvidence) -> str:
+def conclusion(evidence: Evidence) -> str:
     """The verdict, in capitals and in words; what an exact method guarantees comes before it."""
     words = WORDS[evidence.verdict]
     compared = [target.finding for target in evidence.targets.values()]
@@ -45,10 +45,10 @@ def conclusion(evidence: RunEvidence) -> str:
             f"{least.n_forgotten:,} and {least.n_unseen:,}. This is not a pass."
         )
     told = words if evidence.verdict is None else f"{verdict_text(evidence.verdict)}. {words}"
-    return f"{evidence.values.get('exact', '')} {told}".lstrip()
+    return f"{evidence.exact} {told}".lstrip()
 
 
-def findings(evidence: RunEvidence) -> Iterator[str]:
+def findings(evidence: Evidence) -> Iterator[str]:
     """The verdict about each target, what it rests on, and what its hardest examples and canaries say."""
     for name, target in evidence.targets.items():
         found = target.finding
@@ -66,7 +66,7 @@ def alarm(tail: Finding) -> str:
     return "too few examples" if min(tail.n_forgotten, tail.n_unseen) < ALARM_MINIMUM else "no alarm"
 
 
-def test(evidence: RunEvidence) -> str:
+def test(evidence: Evidence) -> str:
     """How the test works."""
     margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
     auc = (
@@ -89,7 +89,7 @@ def test(evidence: RunEvidence) -> str:
     )
 
 
-def models(evidence: RunEvidence) -> Lines:
+def models(evidence: Evidence) -> Lines:
     """What was compared with what: every model, how it was made, its rounds and its hash."""
     lines = [["Model", "What for", "How it was made", "Rounds", "SHA-256"]]
     for name in (*ROLES, *(name for name in evidence.models if name not in ROLES)):
@@ -122,7 +122,7 @@ MEANINGS = {
 """One line for each measure."""
 
 
-def measures(evidence: RunEvidence, name: str) -> Lines:
+def measures(evidence: Evidence, name: str) -> Lines:
     """What was measured of one target: a line for each measure, a column for each model, and the meaning."""
     found = {title: cells for title, cells in _measured(evidence, name) if "model" in cells}
     roles = [role for role in ROLES if any(role in cells for cells in found.values())]
@@ -139,7 +139,7 @@ def _meaning(title: str) -> str:
     return MEANINGS["TPR at" if title.startswith("TPR at") else title]
 
 
-def _measured(evidence: RunEvidence, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _measured(evidence: Evidence, name: str) -> Iterator[tuple[str, dict[str, str]]]:
     target = evidence.targets[name]
     yield "AUC", _texts(_aucs(target))
     if target.tail is not None:
@@ -149,25 +149,24 @@ def _measured(evidence: RunEvidence, name: str) -> Iterator[tuple[str, dict[str,
     if target.losses is not None:
         yield "AUC of plain losses", _texts({"model": target.losses.auc})
     for fpr, rates in target.tpr.items():
-        yield f"TPR at {fpr}", _shares(rates)
+        yield f"TPR at {fpr}", _shares({model: rate.tpr for model, rate in rates.items()})
     for kind in ("forgotten", "unseen"):
         yield f"JS, {kind}", _texts({model: getattr(each, kind) for model, each in target.distance.items()})
-    yield "Probe", _shares(target.probe)
-    yield "ASR, training pictures", _shares(target.asr)
-    yield "ASR, unseen pictures", _shares(target.asr_unseen)
-    yield "Canaries", _shares(target.canaries)
+    yield "Probe", _shares({model: rate.share for model, rate in target.probe.items()})
+    yield "ASR, training pictures", _shares({model: rate.share for model, rate in target.asr.items()})
+    yield "ASR, unseen pictures", _shares({model: rate.share for model, rate in target.asr_unseen.items()})
+    yield "Canaries", _shares({model: each.correct / each.guesses for model, each in target.canaries.items()})
     own = evidence.influence.get("accuracy", {}).get(name)
     if own is not None:
         yield "Accuracy", _shares({"model": own.value, "retrained": own.retrained})
-    yield "ToW", _texts(evidence.tug_of_war)
-    for attack, rounds in evidence.relearning.items():
-        yield (
-            f"Relearn, {attack}",
-            {model: rounds_text([rounds], model) for model in ("model", "retrained")},
-        )
+    yield "ToW", _texts({model: tug.value for model, tug in evidence.tug_of_war.items()})
+    for attack in ATTACKS:
+        if (back := comeback(evidence, attack)) is not None:
+            rounds = {"model": back.shown(back.rounds), "retrained": back.shown(back.rounds_retrained)}
+            yield f"Relearn, {attack}", rounds
 
 
-def _aucs(target: AuditedTarget) -> ByModel:
+def _aucs(target: TargetEvidence) -> Mapping[str, float]:
     standard = target.finding.reference_auc
     return {
         "model": target.finding.auc,
@@ -176,15 +175,15 @@ def _aucs(target: AuditedTarget) -> ByModel:
     }
 
 
-def _texts(found: ByModel) -> dict[str, str]:
+def _texts(found: Mapping[str, float]) -> dict[str, str]:
     return {model: f"{value:.3f}" for model, value in found.items()}
 
 
-def _shares(found: ByModel) -> dict[str, str]:
+def _shares(found: Mapping[str, float]) -> dict[str, str]:
     return {model: f"{value:.1%}" for model, value in found.items()}
 
 
-def harm(evidence: RunEvidence) -> list[str]:
+def harm(evidence: Evidence) -> list[str]:
     """Who was harmed, in sentences."""
     told = [
         influence_sentence(measure, found, evidence.targets) for measure, found in evidence.influence.items()
@@ -193,7 +192,7 @@ def harm(evidence: RunEvidence) -> list[str]:
     return told or ["Without a retrained model, nobody knows who was harmed."]
 
 
-def clients(evidence: RunEvidence) -> Lines:
+def clients(evidence: Evidence) -> Lines:
     """Every client's accuracy and loss on its unseen data, against retraining."""
     header = ["Client", "Differs", "n"]
     for measure in evidence.influence:
@@ -219,7 +218,7 @@ def _influence(found: Influence | None, measure: str) -> list[str]:
     return [write(found.value), write(found.retrained), f"{sign}{write(abs(found.difference))}", floor]
 
 
-def _beyond(evidence: RunEvidence, client: str) -> str:
+def _beyond(evidence: Evidence, client: str) -> str:
     """How the client differs from retraining: in accuracy beyond chance, in loss beyond the noise floor."""
     told = []
     for measure, clients in evidence.influence.items():
@@ -233,7 +232,7 @@ def _beyond(evidence: RunEvidence, client: str) -> str:
     return ", ".join(told) or ("unknown" if unknown else "no")
 
 
-def untested(evidence: RunEvidence) -> list[str]:
+def untested(evidence: Evidence) -> list[str]:
     """What was not tested, and what limits the evidence."""
     told = [*evidence.omitted, *evidence.notes]
     for name, target in evidence.targets.items():
@@ -243,14 +242,14 @@ def untested(evidence: RunEvidence) -> list[str]:
             told.append(f"Whether the test finds {name} in the model before unlearning.")
     if "retrained" in evidence.models and "again" not in evidence.models:
         told.append("How far chance moves a retraining: there is no second one to compare with.")
-    if not _relearned(evidence):
+    if evidence.relearning is None:
         told.append("Relearning: how soon the forgotten returns if training goes on.")
     if not any(target.canaries for target in evidence.targets.values()):
         told.append("Canaries: no examples were planted for a test of single examples.")
     return [*told, "Attacks other than those above, and every single example by itself."]
 
 
-def claims(evidence: RunEvidence) -> Lines:
+def claims(evidence: Evidence) -> Lines:
     """What the audit supports and what it does not."""
     verdict, verdicts = evidence.verdict, [each.finding.verdict for each in evidence.targets.values()]
     alike = "yes" if verdict is Verdict.EQUIVALENT else "no" if verdict and verdict.alarm else "not shown"
@@ -277,7 +276,7 @@ def _claim(verdicts: Sequence[Verdict | None], claimed: Verdict) -> str:
     return "not on average, beyond the margin" if Verdict.EQUIVALENT in verdicts else "not on average"
 
 
-def revealed(evidence: RunEvidence) -> str:
+def revealed(evidence: Evidence) -> str:
     """How many clients answered, and what stayed with them."""
     names = {client for found in evidence.influence.values() for client in found}
     retained = len(names - {*evidence.targets})
@@ -291,14 +290,14 @@ def revealed(evidence: RunEvidence) -> str:
     )
 
 
-def left(evidence: RunEvidence) -> Lines:
+def left(evidence: Evidence) -> Lines:
     """What clients revealed."""
     sums = "sums and counts of losses and scores on its unseen and"
     others, own = f"{sums} training examples", f"{sums} forgotten examples"
     own += "; sums of output distances; how often the probe was right; counts for each true positive rate"
     if any(target.canaries for target in evidence.targets.values()):
         own += "; how many guesses about canaries were right"
-    if _relearned(evidence):
+    if evidence.relearning is not None:
         others += "; an update in every round of relearning by post-training"
         own += "; in every round of relearning by fine-tuning an update on few forgotten examples"
     return [
@@ -308,12 +307,7 @@ def left(evidence: RunEvidence) -> Lines:
     ]
 
 
-def _relearned(evidence: RunEvidence) -> bool:
-    """Whether relearning was tried; there may have been nothing to relearn."""
-    return bool(evidence.values.get("relearning"))
-
-
-def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
+def rows_of(runs: Mapping[str, Sequence[Evidence]]) -> Iterator[str]:
     """The rows of a comparison by what was found: who forgets too little, too much, or harms others."""
     kinds = {
         Verdict.UNDER: "Too little forgotten",
@@ -324,7 +318,7 @@ def rows_of(runs: Mapping[str, Sequence[RunEvidence]]) -> Iterator[str]:
         Verdict.NO_SIGNAL: "No signal, which is not a pass",
         None: "No verdict",
     }
-    if exact := [row for row, audits in runs.items() if all(each.values.get("exact") for each in audits)]:
+    if exact := [row for row, audits in runs.items() if all(each.exact for each in audits)]:
         yield f"Never saw the data that was to be forgotten, because the method is exact: {', '.join(exact)}."
     for verdict, title in kinds.items():
         found = {row: [each.verdict for each in audits].count(verdict) for row, audits in runs.items()}

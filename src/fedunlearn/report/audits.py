@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median_low
 
-from ..evidence import Influence, corrected
+from ..evidence import Comeback, Evidence, Influence, Rate, TargetEvidence, corrected
 from ..measures.metrics import Metric
-from .evidence import ATTACKS, AuditedTarget, ByModel, Relearned, RunEvidence, read_evidence, verdict_text
+from .evidence import read_evidence, verdict_text
 from .summary import mean_text
 from .tables import Lines
 
@@ -30,57 +30,57 @@ class Column:
     key: str
     title: str
     help: str
-    told: Callable[[Sequence[RunEvidence]], Told]
+    told: Callable[[Sequence[Evidence]], Told]
 
 
-def _numbers(metric: Metric, of: Callable[[RunEvidence], float | None]) -> Column:
+def _numbers(metric: Metric, of: Callable[[Evidence], float | None]) -> Column:
     """The mean of a number over audits ± its sample standard deviation (n − 1)."""
 
-    def told(evidence: Sequence[RunEvidence]) -> Told:
+    def told(evidence: Sequence[Evidence]) -> Told:
         values = [value for each in evidence if (value := of(each)) is not None]
         return (*mean_text(metric, values), fmean(values) if values else None)
 
     return Column(metric.key, metric.title, metric.help, told)
 
 
-def _words(key: str, title: str, help: str, tell: Callable[[Sequence[RunEvidence]], str]) -> Column:
-    def told(evidence: Sequence[RunEvidence]) -> Told:
+def _words(key: str, title: str, help: str, tell: Callable[[Sequence[Evidence]], str]) -> Column:
+    def told(evidence: Sequence[Evidence]) -> Told:
         text = tell(evidence)
         return text, "", None if text == "–" else text
 
     return Column(key, title, help, told)
 
 
-def _mean(of: Callable[[AuditedTarget], float | None]) -> Callable[[RunEvidence], float | None]:
+def _mean(of: Callable[[TargetEvidence], float | None]) -> Callable[[Evidence], float | None]:
     """The mean over the targets that have the number."""
 
-    def measured(evidence: RunEvidence) -> float | None:
+    def measured(evidence: Evidence) -> float | None:
         values = [value for target in evidence.targets.values() if (value := of(target)) is not None]
         return fmean(values) if values else None
 
     return measured
 
 
-def _accuracy(evidence: RunEvidence, *, of_targets: bool) -> list[Influence]:
+def _accuracy(evidence: Evidence, *, of_targets: bool) -> list[Influence]:
     clients = evidence.influence.get("accuracy", {})
     return [each for client, each in clients.items() if (client in evidence.targets) == of_targets]
 
 
-def _target_accuracy(evidence: RunEvidence) -> float | None:
+def _target_accuracy(evidence: Evidence) -> float | None:
     found = _accuracy(evidence, of_targets=True)
     return fmean(each.value for each in found) if found else None
 
 
-def _target_gap(evidence: RunEvidence) -> float | None:
+def _target_gap(evidence: Evidence) -> float | None:
     found = _accuracy(evidence, of_targets=True)
     return fmean(each.difference for each in found) if found else None
 
 
-def _worst_gap(evidence: RunEvidence) -> float | None:
+def _worst_gap(evidence: Evidence) -> float | None:
     return min((each.difference for each in _accuracy(evidence, of_targets=False)), default=None)
 
 
-def harmed(evidence: RunEvidence) -> list[str] | None:
+def harmed(evidence: Evidence) -> list[str] | None:
     """Retained clients that lose more accuracy than chance explains; None without a second retraining."""
     clients = evidence.influence.get("accuracy", {})
     known = {client: each for client, each in clients.items() if client not in evidence.targets}
@@ -89,7 +89,7 @@ def harmed(evidence: RunEvidence) -> list[str] | None:
     return [client for client, each in known.items() if each.beyond and each.difference < 0]
 
 
-def below_floor(evidence: RunEvidence) -> list[str] | None:
+def below_floor(evidence: Evidence) -> list[str] | None:
     """The same by the noise floor alone, whatever the number of examples."""
     clients = evidence.influence.get("accuracy", {})
     known = {client: each for client, each in clients.items() if client not in evidence.targets}
@@ -98,26 +98,26 @@ def below_floor(evidence: RunEvidence) -> list[str] | None:
     return [client for client, each in known.items() if each.beyond_floor and each.difference < 0]
 
 
-def _harmed(evidence: RunEvidence) -> float | None:
+def _harmed(evidence: Evidence) -> float | None:
     found = harmed(evidence)
     return None if found is None else float(len(found))
 
 
-def _gap(found: ByModel) -> float | None:
-    return found["model"] - found["retrained"] if found.keys() >= {"model", "retrained"} else None
+def _gap(found: Mapping[str, Rate]) -> float | None:
+    return found["model"].gap if "model" in found else None
 
 
-def _distance(target: AuditedTarget, model: str) -> float | None:
+def _distance(target: TargetEvidence, model: str) -> float | None:
     return target.distance[model].forgotten if model in target.distance else None
 
 
-def verdict_counts(evidence: Sequence[RunEvidence]) -> str:
+def verdict_counts(evidence: Sequence[Evidence]) -> str:
     """How often each verdict was given: ``EQUIVALENT 2/3, UNDER 1/3``."""
     told = [verdict_text(each.verdict) for each in evidence]
     return ", ".join(f"{verdict} {count}/{len(told)}" for verdict, count in Counter(told).most_common())
 
 
-def alarm_count(evidence: Sequence[RunEvidence]) -> str:
+def alarm_count(evidence: Sequence[Evidence]) -> str:
     """In how many audits the hardest examples of a target raise an alarm, of those that could tell."""
     tails = [
         [target.tail.verdict for target in each.targets.values() if target.tail is not None]
@@ -128,16 +128,28 @@ def alarm_count(evidence: Sequence[RunEvidence]) -> str:
     return f"{alarms}/{len(tested)}" if tested else "–"
 
 
-def relearn_text(evidence: Sequence[RunEvidence], attack: str) -> str:
+ATTACKS = ("post-training", "fine-tuning")
+"""The retained clients train on; the target teaches some of its examples."""
+
+
+def comeback(evidence: Evidence, attack: str) -> Comeback | None:
+    """Return how soon the forgotten returns under an attack; None if that is not known."""
+    if evidence.relearning is None:
+        return None
+    found: Comeback = getattr(evidence.relearning, attack.replace("-", ""))
+    return None if found.threshold is None else found
+
+
+def relearn_text(evidence: Sequence[Evidence], attack: str) -> str:
     """Rounds of the model / of retraining."""
-    found = [each.relearning[attack] for each in evidence if attack in each.relearning]
-    return f"{rounds_text(found, 'model')} / {rounds_text(found, 'retrained')}" if found else "–"
+    found = [back for each in evidence if (back := comeback(each, attack)) is not None]
+    ours, theirs = ([back.rounds for back in found], [back.rounds_retrained for back in found])
+    return f"{_rounds(ours, found)} / {_rounds(theirs, found)}" if found else "–"
 
 
-def rounds_text(found: Sequence[Relearned], model: str) -> str:
-    """Median rounds until the forgotten returns, with ``>`` where it does not return within the limit."""
-    rounds = [math.inf if getattr(each, model) is None else getattr(each, model) for each in found]
-    middle = median_low(rounds)
+def _rounds(rounds: Sequence[int | None], found: Sequence[Comeback]) -> str:
+    """The median, with ``>`` where the forgotten does not return within the limit."""
+    middle = median_low(math.inf if each is None else each for each in rounds)
     return f"> {found[0].limit}" if math.isinf(middle) else f"{middle:g}"
 
 
@@ -282,7 +294,7 @@ BESIDE = (
             "Share of forgotten examples that an attack finds at 1 % false alarms; 1 % is chance. The row of "
             "retraining shows the level to reach.",
         ),
-        _mean(lambda target: target.tpr.get("1 %", {}).get("model")),
+        _mean(lambda target: found["model"].tpr if (found := target.tpr.get("1 %")) else None),
     ),
     _numbers(
         Metric(
@@ -328,7 +340,7 @@ BESIDE = (
             "Tug of war: the product of 1 − |accuracy − accuracy of retraining| on forgotten, retained and "
             "test examples; 1 is like retraining.",
         ),
-        lambda evidence: evidence.tug_of_war.get("model"),
+        lambda evidence: found["model"].value if (found := evidence.tug_of_war) else None,
     ),
     _numbers(
         Metric(
@@ -362,7 +374,7 @@ TABLES = {
 """Columns by the caption of their table."""
 
 
-def audited(rows: Mapping[str, Sequence[Path]]) -> dict[str, list[RunEvidence]]:
+def audited(rows: Mapping[str, Sequence[Path]]) -> dict[str, list[Evidence]]:
     """The evidence in the folders of each row; rows without any are omitted.
 
     Exact tests of accuracy are corrected over all of them.
@@ -384,7 +396,7 @@ def audited(rows: Mapping[str, Sequence[Path]]) -> dict[str, list[RunEvidence]]:
     }
 
 
-def filled(columns: Sequence[Column], found: Mapping[str, Sequence[RunEvidence]]) -> list[Column]:
+def filled(columns: Sequence[Column], found: Mapping[str, Sequence[Evidence]]) -> list[Column]:
     """The columns with something to show."""
     return [
         column

@@ -122,7 +122,7 @@ def _rests_on(folder: Path) -> dict[str, object]:
     evidence = read_evidence(folder)
     if evidence is None:
         return {}
-    models, relearning = evidence.models, evidence.values.get("relearning")
+    models, relearning = evidence.models, evidence.relearning
     itself = "retrained" in models and "again" not in models
     made = {
         f"{'twin' if role.startswith('twin') else 'retraining'}-{model.get('number')}": model["sha256"]
@@ -132,7 +132,7 @@ def _rests_on(folder: Path) -> dict[str, object]:
     return {
         **made,
         "margin": next(iter(evidence.targets.values())).finding.margin,
-        "relearn": relearning["posttraining"]["limit"] if relearning else 0,
+        "relearn": relearning.posttraining.limit if relearning else 0,
     }
 
 

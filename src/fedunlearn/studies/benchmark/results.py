@@ -10,10 +10,11 @@ from typing import Any
 from ...config.options import phases_of
 from ...core import Status, requirements
 from ...core.registry import method
+from ...evidence import Evidence
 from ...experiment import Experiment
 from ...experiment.comparison import Comparison, at_chosen_rate, place, rates_matter, reference_place
 from ...methods import Schedule
-from ...report import RunEvidence, read_evidence, read_run
+from ...report import read_evidence, read_run
 from ...report.audits import REFERENCES, below_floor
 from ...report.summary import costs
 from ...runs import read_json
@@ -122,7 +123,7 @@ def _shares(paid: dict[str, Any], standard: dict[str, Any], experiment: Experime
     }
 
 
-def _measured(evidence: RunEvidence | None) -> dict[str, Any]:
+def _measured(evidence: Evidence | None) -> dict[str, Any]:
     """What an audit found; of several targets, the one that is furthest from retraining."""
     if evidence is None:
         return {}
@@ -144,8 +145,8 @@ def _measured(evidence: RunEvidence | None) -> dict[str, Any]:
         "worst_retrained": min((each.retrained for each in retained), default=None),
         "harmed": below_floor(evidence),
         "harm": max((each.retrained - each.value for each in retained), default=None),
-        "asr": _mean(each["model"] for each in attacks),
-        "asr_retrained": _mean(each["retrained"] for each in attacks),
+        "asr": _mean(each["model"].share for each in attacks),
+        "asr_retrained": _mean(each["retrained"].share for each in attacks),
     }
     return {key: _rounded(value) for key, value in found.items()}
 
