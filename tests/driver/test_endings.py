@@ -66,7 +66,8 @@ def test_methods_that_need_no_help_of_the_targets_are_not_doubted_without_a_meas
     guards = Guards(harm=1e6, step=1e6, budget=1e6)
     for name in ("retrain", "fast-retrain", "finetune", "not"):
         outcome = unlearn(phases(name, SHORT), request(), Measured(()), guards=guards)
-        assert not any("targets" in each for each in outcome.warnings), name
+        assert outcome.guards is not None
+        assert not {"unmoved", "unmeasured"} & outcome.guards.keys(), name
 
 
 class Measured(Quadratics):
@@ -93,23 +94,19 @@ class Measured(Quadratics):
 LONG = Schedule(unlearn_rounds=20, unlearn_lr=1.0, recover_rounds=0, recover_lr=0.05)
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (("backdoor",), "the targets' backdoor still works after"),
-        (("forget",), "the loss on the data to be forgotten has hardly risen"),
-    ],
-)
+@pytest.mark.parametrize("key", ["backdoor", "forget"])
 @pytest.mark.parametrize("attack", [scaled(-1.0), idle], ids=["negated", "idle"])
-def test_a_target_that_is_not_forgotten_is_told_of(keys, words, attack):
+def test_a_target_that_is_not_forgotten_is_told_of(key, attack):
     guards = Guards(utility=False, budget=1e9, step=1e9)
-    honest = unlearn(phases("fedosd", LONG), request(), Measured(keys), guards=guards)
-    assert not any(words in each for each in honest.warnings)
+    honest = unlearn(phases("fedosd", LONG), request(), Measured((key,)), guards=guards)
+    assert honest.guards is not None
+    assert "unmoved" not in honest.guards
     lazy = unlearn(
-        phases("fedosd", LONG), request(), Attacked(Measured(keys), {TARGET: attack}), guards=guards
+        phases("fedosd", LONG), request(), Attacked(Measured((key,)), {TARGET: attack}), guards=guards
     )
     assert lazy.status in (Status.DONE, Status.CONVERGED)
-    assert any(words in each for each in lazy.warnings)
+    assert lazy.guards is not None
+    assert lazy.guards["unmoved"] == 1
 
 
 def test_where_nothing_is_measured_the_targets_own_loss_counts_or_nobody_knows():
@@ -120,11 +117,12 @@ def test_where_nothing_is_measured_the_targets_own_loss_counts_or_nobody_knows()
             return replace(super().perform(client, job, terms), statistics={})
 
     unknown = unlearn(phases("fedosd", LONG), request(), Quiet(()), guards=guards)
-    assert any("nothing is measured of the targets" in each for each in unknown.warnings)
+    assert "unmeasured" in (unknown.guards or {})
     own = unlearn(phases("fedosd", LONG), request(), Measured(()), guards=guards)
-    assert not any("targets" in each for each in own.warnings if "lengthened" not in each)
+    assert own.guards is not None
+    assert not {"unmoved", "unmeasured"} & own.guards.keys()
     held = unlearn(phases("fedosd", LONG), request(), Attacked(Measured(()), {TARGET: idle}), guards=guards)
-    assert any("own unlearning loss" in each or "nothing is measured" in each for each in held.warnings)
+    assert "unmoved" in (held.guards or {})
 
 
 STRICT = Guards(halvings=0, target_norm=1e9, step=1e9)
@@ -201,7 +199,7 @@ def test_a_model_that_costs_the_retained_clients_more_than_the_floor_is_a_failur
     events: list[Event] = []
     outcome = unlearn(phases("finetune", FIVE), request(), Worse(), floor=floor, listeners=[events.append])
     assert outcome.status is status
-    assert any("worse off than before" in each for each in outcome.warnings) is told
+    assert bool(outcome.warnings) is told
     assert status.failed is bool(outcome.reason)
     assert not torch.equal(outcome.params, request().params)
     again = unlearn(
@@ -242,6 +240,5 @@ def test_a_repair_that_fails_can_be_tried_again():
     everybody = {client: [5] for client in CLIENTS}
     broken = ended(absent=everybody, listeners=[events.append])
     assert broken.status is Status.MISSING_REPLY
-    assert "resume later" in broken.reason
     assert whole.metrics[3]["reason"] in broken.warnings
     assert equal(tensors(ended(resume=events[-1].progress).state), tensors(whole.state))

@@ -66,7 +66,6 @@ def test_a_stop_rule_ends_unlearning_and_leaves_the_recovery(name):
     stopped = falling(name, stop=[Below("asr", bar)], listeners=[heard.append])
     (last,) = [row for row in stopped.metrics if row.get("status") == "converged"]
     assert last["asr"] < bar <= min(course[: last["elapsed"]])
-    assert f"{bar:g}"[:5] in last["reason"]
     assert stopped.status is Status.DONE
     assert [row["stage"] for row in stopped.metrics[-3:]] == ["post-training"] * 3
     assert stopped.metrics[-4] is last
@@ -114,5 +113,4 @@ def test_a_loss_that_no_training_leads_to_is_divergence(where):
 
     outcome = unlearn([Pretraining(5, 0.1)], request(targets=()), Absurd())
     assert outcome.status is Status.DIVERGED
-    assert "the retained clients' mean loss is 7.0e+20" in outcome.reason
     assert torch.equal(outcome.params, unlearn([Pretraining(2, 0.1)], request(), Quadratics()).params)

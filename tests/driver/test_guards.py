@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -60,6 +61,12 @@ def run(attacks=None, *, guards=DEFAULT, lie=False, name="fedosd", **options):
     return found, seen
 
 
+def codes(outcome: Outcome) -> Mapping[str, int]:
+    """The counts of what the guards did."""
+    assert outcome.guards is not None
+    return outcome.guards
+
+
 def losses(outcome: Outcome) -> dict[str, float]:
     return {client: Quadratics().loss(client, outcome.params) for client in CLIENTS}
 
@@ -71,7 +78,7 @@ def test_without_cheats_guards_change_no_bit(name):
     guarded = unlearn(phases(name, SHORT), request(), Quadratics(), guards=Guards(harm=10.0, step=1.0))
     assert equal(tensors(plain.state), tensors(guarded.state))
     assert guarded.status is plain.status
-    assert all("backdoor still works" in each for each in guarded.warnings)
+    assert codes(guarded).keys() <= {"unmoved"}
 
 
 REFUSED = {
@@ -95,14 +102,12 @@ def test_a_refused_update_is_as_good_as_none(what):
         phases("fedosd", SHORT), request(), Quadratics(absent={BAD: refused}), guards=Guards(utility=False)
     )
     assert equal(tensors(outcome.state), tensors(missing.state))
-    detail = next(replies.missing[BAD].detail for replies in seen if BAD in replies.missing)
-    assert f"{BAD} was left out of {len(refused)} of 6 rounds: {detail}" in outcome.warnings
 
 
 def test_an_honest_update_of_zero_is_used_and_told_of():
     outcome, seen = run({BAD: idle})
     assert not any(replies.missing for replies in seen)
-    assert f"{BAD} sent an update that is practically zero (6 times)" in outcome.warnings
+    assert codes(outcome)["idle"] == 6
 
 
 @pytest.mark.parametrize("attack", [copied_from(TARGET), scaled(100), scaled(1e-9)])
@@ -129,7 +134,7 @@ def test_two_honest_clients_of_which_the_model_does_not_move_may_repeat_themselv
 
     steady, _ = run(phases=(Still(3, 0.05),))
     assert steady.status is Status.DONE
-    assert not any("refused" in each for each in steady.warnings)
+    assert not any(code.startswith("refused") for code in codes(steady))
 
 
 @pytest.mark.parametrize("power", range(2, 9))
@@ -139,7 +144,7 @@ def test_a_target_cannot_step_further_than_its_bound(power):
         norms = sorted(float(replies[c].moved.norm()) for c in CLIENTS if c != TARGET and c in replies)
         middle = (norms[1] + norms[2]) / 2
         assert float(replies[TARGET].moved.norm()) <= 2 * middle * (1 + 1e-6)
-    assert "the update of site-1 was shortened to 2 times the median" in " ".join(outcome.warnings)
+    assert "shortened" in codes(outcome)
 
 
 def test_steps_and_their_sum_have_limits():
@@ -151,10 +156,8 @@ def test_steps_and_their_sum_have_limits():
         {TARGET: scaled(1e6)}, name="ascent", guards=Guards(utility=False, step=0.01, budget=0.025)
     )
     assert stopped.status is Status.GUARD_STOP
-    assert "raise the budget" in stopped.reason
     assert [row["round"] for row in stopped.metrics if row["stage"] == "unlearning"] == [1, 2, 2]
-    assert stopped.guards is not None
-    assert stopped.guards["stopped:budget"] == 1
+    assert codes(stopped)["stopped:budget"] == 1
 
 
 def test_an_amplified_step_is_cut_and_the_client_behind_it_named():
@@ -180,9 +183,10 @@ def test_no_honest_client_ends_beyond_the_limit(lie):
     free = unlearn(phases("ascent", schedule), request(), Attacked(Quadratics(), attack))
     assert losses(free)[VICTIM] > 10 * limit(VICTIM, 0.5)
     outcome, _ = run(attack, phases=phases("ascent", schedule), guards=Guards(harm=0.5, budget=1e9), lie=lie)
-    assert "unlearning ended in round 5 of 40: the next step would harm" in " ".join(outcome.warnings)
+    assert codes(outcome)["stopped:harm"] == 1
+    assert outcome.metrics[-1]["elapsed"] == 4
     assert all(losses(outcome)[c] <= limit(c, 0.5) * (1 + 1e-5) for c in CLIENTS if c != TARGET)
-    assert "a step of unlearning was halved" in " ".join(outcome.warnings)
+    assert "halved" in codes(outcome)
 
 
 @pytest.mark.parametrize("until", [5, 99])
@@ -202,7 +206,7 @@ def test_harmful_steps_of_post_training_are_left_out_and_three_in_a_row_end_it(u
     )
     assert outcome.metrics[-1]["elapsed"] == (7 if until == 99 else 33)
     assert torch.equal(heard[6].progress.state.params, heard[5].progress.state.params)
-    assert ("post-training ended in round 5 of 30" in " ".join(outcome.warnings)) is (until == 99)
+    assert ("stopped:harm" in codes(outcome)) is (until == 99)
 
 
 def test_a_step_that_is_halved_moves_half_as_far():
@@ -255,7 +259,7 @@ def test_clients_that_measure_nothing_are_told_of():
     federation = Silent()
     outcome = unlearn(phases("finetune", SHORT), request(), federation, guards=Guards())
     assert outcome.status is Status.DONE
-    assert sum("no retained client reports a loss, so no step is tried" in w for w in outcome.warnings) == 1
+    assert codes(outcome)["untried"] == 1
     assert federation.asked == len(CLIENTS) - 1  # once: there is no point in asking again
 
 
@@ -330,15 +334,13 @@ CODES = {
 @pytest.mark.parametrize("code", CODES)
 def test_what_guards_did_is_counted_by_codes_that_name_nobody(code):
     outcome, seen = run(CODES[code])
-    assert outcome.guards is not None
-    assert outcome.guards[code] >= 1
-    assert not any(client in key for key in outcome.guards for client in CLIENTS)
+    assert codes(outcome)[code] >= 1
+    assert not any(client in key for key in codes(outcome) for client in CLIENTS)
     if code.startswith("refused:"):
         missing = [failure.reason for replies in seen for failure in replies.missing.values()]
-        assert outcome.guards[code] == missing.count(Reason(code.partition(":")[2]))
+        assert codes(outcome)[code] == missing.count(Reason(code.partition(":")[2]))
     honest, _ = run()
-    assert honest.guards is not None
-    assert code not in honest.guards
+    assert code not in codes(honest)
     assert run(CODES[code], guards=None)[0].guards is None
 
 
@@ -424,8 +426,7 @@ def survive(name: str, what: str, who: str, after: int, schedule: Schedule) -> N
     assert bool(outcome.params.isfinite().all())
     assert outcome.reason or not outcome.status.failed
     if what in UNUSABLE and federation.cheats:
-        assert outcome.guards is not None
-        assert outcome.guards[UNUSABLE[what]] == federation.cheats
+        assert codes(outcome)[UNUSABLE[what]] == federation.cheats
 
 
 SAMPLE = [

@@ -89,7 +89,7 @@ class Display:
         self._tasks: dict[int, TaskID] = {}
         self._scores: dict[str, float] = {}
         self._scored: tuple[str, int] = ("start", 0)
-        self._said_at = clock()
+        self._printed_at = clock()
         self._estimated = len(self._names) < 2
 
     def __enter__(self) -> Display:
@@ -156,8 +156,8 @@ class Display:
                 state.round if ended and not state.status.failed else phase.rounds,
             )
             self._show_total(label)
-        elif ended or self._clock() - self._said_at >= QUIET_SECONDS:
-            self._said_at = self._clock()
+        elif ended or self._clock() - self._printed_at >= QUIET_SECONDS:
+            self._printed_at = self._clock()
             title = _title(phase)
             parts = [f"{title} {state.round}/{phase.rounds}", self._measurements(title)]
             if (left := self._estimate.seconds_left() or 0) >= 1:
@@ -169,25 +169,25 @@ class Display:
     def _draw(self, phase: int, title: str, done: int, rounds: int) -> None:
         assert self._bars is not None
         if phase not in self._tasks:
-            self._tasks[phase] = self._bars.add_task(title, total=rounds, said="", left="")
-        said = self._measurements(title)
-        self._bars.update(self._tasks[phase], total=rounds, completed=done, said=said)
+            self._tasks[phase] = self._bars.add_task(title, total=rounds, text="", left="")
+        text = self._measurements(title)
+        self._bars.update(self._tasks[phase], total=rounds, completed=done, text=text)
 
     def _show_total(self, label: str) -> None:
         if self._bars is None:
             return
         if self._all is None:
-            self._all = self._bars.add_task("all rounds", total=self._estimate.total, said="", left="")
+            self._all = self._bars.add_task("all rounds", total=self._estimate.total, text="", left="")
         seconds = self._estimate.seconds_left()
         self._bars.update(
             self._all,
             completed=self._estimate.total - self._estimate.left,
-            said=label,
+            text=label,
             left="" if seconds is None else f"ETA {duration(seconds)}",
         )
 
     def _measurements(self, title: str) -> str:
-        """Return the last scores and their round; those of ω⁰ say nothing about a new model."""
+        """Return the last scores and their round; those of ω⁰ do not apply to a new model."""
         then, number = self._scored
         if not self._scores or (then == "start" and title == RETRAINING):
             return ""
@@ -222,7 +222,7 @@ def _bars(console: Console) -> Progress:
         TextColumn("{task.description:<13}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}", markup=False),
+        TextColumn("{task.fields[text]}", markup=False),
         TextColumn("{task.fields[left]}", markup=False),
         console=console,
     )

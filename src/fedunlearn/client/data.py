@@ -137,8 +137,8 @@ def _tensor(value: object, where: str) -> Tensor:
 def _require_equal(parts: Mapping[str, Tensor], where: str) -> None:
     lengths = {name: len(part) for name, part in parts.items()}
     if len(set(lengths.values())) > 1:
-        told = " and ".join(f"{length:,} {name}" for name, length in lengths.items())
-        raise FedUnlearnError(f"{where} has {told}: give one of each for every example")
+        lengths_text = " and ".join(f"{length:,} {name}" for name, length in lengths.items())
+        raise FedUnlearnError(f"{where} has {lengths_text}: give one of each for every example")
     if not lengths:
         raise FedUnlearnError(f"{where} has no entries: give it tensors")
 

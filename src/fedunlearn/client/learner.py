@@ -92,7 +92,7 @@ class Learner:
         """Carry out a job; the displacement of a training is written to ``out`` if given."""
         self._require_shape(job, client)
         self._load(job.params, job.buffers or {})
-        if job.work == "train":
+        if job.trains:
             trained = relearning.lesson(client, data, job) if "lesson" in job.config else data.train
             return self._train(client, trained, job, terms, self.empty(1)[0] if out is None else out)
         examples = holdings.size(data.train)
@@ -116,7 +116,7 @@ class Learner:
         """Return whether a job is one step on a few examples, which ``perform_together`` takes."""
         plain = job.config.get("step", "plain") == "plain" and "lesson" not in job.config
         return (
-            job.work == "train"
+            job.trains
             and plain
             and self._perceptron is not None
             and self._device.type == "cpu"
@@ -251,15 +251,15 @@ class Learner:
     def _remembered(self, own: Data, sets: Mapping[str, Data]) -> Statistics:
         """Measure the examples that a target wants to be forgotten, in addition to its sets.
 
-        An AUC tells the losses of these examples from those of unseen ones; only the AUC leaves the client.
+        An AUC compares their losses with those of unseen examples; only the AUC leaves the client.
         """
         losses: dict[str, list[float]] = {}
         found = self._measure({**sets, "forget": own}, losses)
         known, unseen = losses["forget"], losses.get("test", [])
         if min(len(known), len(unseen)) < 2 or any(map(math.isnan, [*known, *unseen])):
             return found
-        told = Mean(auc(known, unseen) * len(known), len(known))
-        return {**found, "forget": {**found["forget"], "auc": told}}
+        separation = Mean(auc(known, unseen) * len(known), len(known))
+        return {**found, "forget": {**found["forget"], "auc": separation}}
 
     def _audit(self, client: ClientId, data: ClientData, job: Job) -> Reply:
         """Measure every model of the job; a target also compares them on its forgotten examples.
@@ -270,7 +270,7 @@ class Learner:
         measured = audit.measured_sets(data, job, compared)
         statistics: dict[str, Mapping[str, Mean]] = {}
         losses: dict[str, Scores] = {}
-        said: dict[str, tuple[Outputs, Outputs]] = {}
+        made: dict[str, tuple[Outputs, Outputs]] = {}
         planted: dict[str, Mapping[str, list[float]]] = {}
         for name, (params, buffers) in audit.models_of(job).items():
             self._load(params, buffers)
@@ -283,13 +283,13 @@ class Learner:
             if compared is not None and "retrained" in job.arrays:
                 forgotten, unseen = map(self._outputs, compared)
                 if forgotten is not None and unseen is not None:
-                    if not said:
+                    if not made:
                         audit.require_one_mix(client, forgotten.labels, unseen.labels)
-                    said[name] = forgotten, unseen
+                    made[name] = forgotten, unseen
                     statistics[f"{name} probe"] = probe(forgotten, unseen)
-        for name, each in said.items():
+        for name, each in made.items():
             if name != "retrained":
-                statistics[f"{name} outputs"] = distance(each, said["retrained"])
+                statistics[f"{name} outputs"] = distance(each, made["retrained"])
         arrays = audit.comparisons(losses) if compared is not None else {}
         statistics |= canaries.guessed(planted, audit.calibrating(planted))
         return Reply(None, holdings.size(data.train), statistics, arrays)

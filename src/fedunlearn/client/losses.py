@@ -42,7 +42,7 @@ def _unlikelihood(task: Task, job: Job) -> Loss:
 
 def forgets(job: Job) -> bool:
     """Return whether a job's loss trains to forget; some methods forget with ordinary training."""
-    return job.work == "train" and "forgets" in loss.entry(str(job.config.get("loss", "task"))).about
+    return job.trains and "forgets" in loss.entry(str(job.config.get("loss", "task"))).about
 
 
 def require_unlearning_loss(name: str) -> None:

@@ -89,7 +89,7 @@ def probe(forgotten: Outputs, unseen: Outputs) -> Mapping[str, Mean]:
     x, y = forgotten.features - centre, one_hot(forgotten.labels, forgotten.probabilities.shape[1]).double()
     shares = y.mean(0)
     n, width = x.shape
-    ridge = RIDGE * float(x.square().sum()) / width or 1.0  # features that never vary tell nothing
+    ridge = RIDGE * float(x.square().sum()) / width or 1.0  # features that never vary carry no information
     # The smaller one of two equal systems.
     if width <= n:
         weights = torch.linalg.solve(x.T @ x + ridge * torch.eye(width).double(), x.T @ (y - shares))

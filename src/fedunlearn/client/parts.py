@@ -30,7 +30,7 @@ def parts_of(examples: Mapping[ClientId, Any], clients: Mapping[ClientId, Client
 
 
 def _positions(client: ClientId, given: object, count: int) -> list[int]:
-    """The positions, refused where they are not different ones of the client's examples."""
+    """Return the positions; refuse any that are repeated or outside the client's examples."""
     listed = np.asarray(given, dtype=object)
     rows = listed.ravel().tolist()
     if not rows or not listed.ndim or listed.size != max(listed.shape):  # mask.nonzero() is of shape (n, 1)
@@ -60,16 +60,16 @@ def divided(clients: Mapping[ClientId, ClientData], parts: Parts) -> dict[Client
     found = dict(clients)
     for client in {name.partition("#")[0] for name in parts} & clients.keys():
         own = {name: tensor(rows) for name, rows in parts.items() if name.partition("#")[0] == client}
-        train, gone = clients[client].train, [row for rows in own.values() for row in rows.tolist()]
-        left = sorted({*range(size(train))}.difference(gone))
+        train, removed = clients[client].train, [row for rows in own.values() for row in rows.tolist()]
+        left = sorted({*range(size(train))}.difference(removed))
         sets = {n: held for n, held in clients[client].evaluations.items() if n not in ("seen", "forget")}
         plain = {name: held for name, held in sets.items() if not name.startswith("canary")}
         try:
-            if twice := sorted(row for row, times in Counter(gone).items() if times > 1):
+            if twice := sorted(row for row, times in Counter(removed).items() if times > 1):
                 few = ", ".join(map(str, twice[:5])) + (" and others" if len(twice) > 5 else "")
-                told = f"s {few} have" if len(twice) > 1 else f" {few} has"
+                which = f"s {few} have" if len(twice) > 1 else f" {few} has"
                 raise FedUnlearnError(
-                    f"position{told} been forgotten already: leave that out", code="forgotten"
+                    f"position{which} been forgotten already: leave that out", code="forgotten"
                 )
             if len(left) <= size(sets.get("canary-in", ())):
                 raise FedUnlearnError("these are all that it holds, so name it as a target instead")

@@ -20,7 +20,7 @@ MOST = 100_000
 
 MORE = "give the client more examples, or its DataLoader drop_last=True"
 SOME = 20
-"""Examples of a client that tell whether a model predicts one class."""
+"""The examples of a client that show whether a model predicts one class."""
 
 
 def check(
@@ -41,9 +41,9 @@ def check(
                 except FedUnlearnError as error:
                     raise FedUnlearnError(f"{client}, set {name!r}: {error}", code="data") from None
                 except Exception as error:
-                    said = (str(error).splitlines() or [type(error).__name__])[0]
+                    detail = (str(error).splitlines() or [type(error).__name__])[0]
                     raise FedUnlearnError(
-                        f"{client}, set {name!r}: it cannot be read, or the model fails on it ({said}): "
+                        f"{client}, set {name!r}: it cannot be read, or the model fails on it ({detail}): "
                         "check the shapes of inputs and labels, and the task",
                         code="data",
                     ) from error
@@ -76,7 +76,7 @@ def _try(trial: nn.Module, task: Task, placed: Callable[[Batch], Batch], held: D
                 f"{type(task).__name__}.scores returns a {type(values).__name__} as {name!r}: "
                 "return a tensor with one number for each example"
             )
-    if classes is None:  # the labels of a label task tell whether its losses are proper
+    if classes is None:  # the labels of a label task show whether its losses are proper
         _check_rows(held, placed, lambda rows: _require_losses(task, task.losses(trial, rows), 0))
     return lone
 
@@ -140,7 +140,7 @@ def _try_alone(trained: nn.Module, task: Task, lone: Batch, remedy: str = MORE) 
 
 
 def require_lone(module: nn.Module, task: Task, data: Data) -> None:
-    """Refuses a model that cannot train on batches of one example, which these settings make."""
+    """Refuse a model that cannot train on batches of one example, which these settings make."""
     if isinstance(data, DataLoader):
         return  # which makes its own batches
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -150,9 +150,9 @@ def require_lone(module: nn.Module, task: Task, data: Data) -> None:
 
 
 def constant_loss(module: nn.Module, task: LabelTask, clients: Iterable[ClientData]) -> float | None:
-    """The least loss of a constant prediction, where a model predicts the same class for all examples.
+    """Return the least loss of a constant prediction if a model predicts one class for all examples.
 
-    Some examples of each client that holds tensors are looked at.
+    It looks at some examples of each client that holds tensors.
     """
     predicted, labels = set[int](), list[Tensor]()
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
@@ -171,11 +171,11 @@ def constant_loss(module: nn.Module, task: LabelTask, clients: Iterable[ClientDa
 def _require_losses(task: Task, losses: object, least: int) -> None:
     kind = type(task).__name__
     if not isinstance(losses, Tensor) or losses.ndim == 0 or losses.numel() < least:
-        told = f"a {type(losses).__name__}"
+        returned = f"a {type(losses).__name__}"
         if isinstance(losses, Tensor):
-            told = "a single number" if losses.ndim == 0 else f"{losses.numel()} for {least} examples"
+            returned = "a single number" if losses.ndim == 0 else f"{losses.numel()} for {least} examples"
         raise FedUnlearnError(
-            f"{kind}.losses returns {told}: return one loss for each example (reduction='none')"
+            f"{kind}.losses returns {returned}: return one loss for each example (reduction='none')"
         )
     if not losses.numel():
         return

@@ -44,6 +44,11 @@ class Job:
     expects: Mapping[str, torch.Size] = field(default_factory=dict)
     """The arrays that a method's own work may send back, by name; a reply with others is refused."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether the client trains the model, so that its reply is a displacement."""
+        return self.work == "train"
+
 
 def train(
     params: Vector,

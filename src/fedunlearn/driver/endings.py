@@ -40,24 +40,23 @@ MOVED = 0.1
 """The share by which a loss of the targets must change in unlearning."""
 
 REMEDIES = {
-    "resume later, when they are back": {Reason.ABSENT, Reason.LATE},
-    "fix that and resume": {Reason.FAILED, Reason.STALE},
-    "choose other Guards(...) if they are honest": {Reason.NORM, Reason.REPLAY, Reason.COPY},
-    "check their data and code": {
-        *(Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FIELD, Reason.UNASKED)
-    },
+    "remedy_away": {Reason.ABSENT, Reason.LATE},
+    "remedy_failed": {Reason.FAILED, Reason.STALE},
+    "remedy_guards": {Reason.NORM, Reason.REPLAY, Reason.COPY},
+    "remedy_data": {*(Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FIELD, Reason.UNASKED)},
 }
-"""The remedies for clients without a usable reply, by the reason."""
+"""The codes of the remedies for clients without a usable reply, with the reasons."""
 
 
 def explained(missing: Mapping[ClientId, Failure]) -> str:
     """Name the clients without a usable reply, the reasons, and the remedies."""
     parts = []
     for remedy, reasons in REMEDIES.items():
-        found = [client for client, failure in missing.items() if failure.reason in reasons]
-        if found:
-            names = ", ".join(found[:NAMED]) + (" and others" if len(found) > NAMED else "")
-            parts.append(f"{names} ({missing[found[0]].reason}: {missing[found[0]].detail}): {remedy}")
+        clients = [client for client, failure in missing.items() if failure.reason in reasons]
+        if clients:
+            names = ", ".join(clients[:NAMED]) + (" and others" if len(clients) > NAMED else "")
+            first = missing[clients[0]]
+            parts.append(f"{names} ({first.reason}: {first.detail}): {sentence(remedy)}")
     return "; ".join(parts)
 
 
@@ -99,9 +98,9 @@ def judge(run: Run, progress: Progress, metrics: Metrics) -> tuple[Progress, Met
     last = not {*later} - ({Stage.UNLEARNING} if guarded.stopped else set())
     if not run.request.targets or not (last or phase.stage is Stage.UNLEARNING):
         return progress, metrics
-    found = unmoved(guarded, metrics, phase.stage)
-    if found is not None:
-        guarded = replace(guarded, unmoved_code=found[0], unmoved=found[1])
+    verdict = unmoved(guarded, metrics, phase.stage)
+    if verdict is not None:
+        guarded = replace(guarded, unmoved_code=verdict[0], unmoved=verdict[1])
     if not last or phase.stage is Stage.PRETRAINING:
         return replace(progress, guarded=guarded), metrics
     floor = FLOOR if run.conditions.floor is None else run.conditions.floor
@@ -204,7 +203,7 @@ def _stopped_badly(guarded: Guarded, metrics: Metrics, floor: float) -> str:
 def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> tuple[str, str] | None:
     """Return a code and a sentence if the targets do not look forgotten at the end of a phase.
 
-    Both are empty if they look forgotten; None if nothing can be said. Losses of the targets count only if
+    Both are empty if they look forgotten; None if it is unknown. Losses of the targets count only if
     forgetting depends on the targets' work.
     """
     started, now = guarded.started, starting(metrics)

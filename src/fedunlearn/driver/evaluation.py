@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from .. import measures as measure
 from ..core import ClientId, Job, Metrics, Progress, Stage, State, Status, Terms
@@ -17,12 +18,17 @@ ABSURD = 1e6
 """The factor above the first mean loss, or above 1, that no training leads to."""
 
 
-def evaluate(run: Run, state: State) -> tuple[Metrics, bool, dict[ClientId, int]]:
-    """Ask the clients that are present to measure the model on their own sets.
+class Evaluation(NamedTuple):
+    """The measures of a model, with what they rest on."""
 
-    Return the measures, whether clients measured losses of which none is finite, and the number of test
-    examples of each retained client.
-    """
+    measures: Metrics
+    all_losses_non_finite: bool
+    tests: dict[ClientId, int]
+    """The number of test examples of each retained client."""
+
+
+def evaluate(run: Run, state: State) -> Evaluation:
+    """Ask the clients that are present to measure the model on their own sets."""
     request, present = run.request, run.federation.present()
     job = Job("measure", state.params, buffers=state.buffers)
     jobs = {client: job for client in request.clients if client in present}
@@ -31,12 +37,12 @@ def evaluate(run: Run, state: State) -> tuple[Metrics, bool, dict[ClientId, int]
     sent = run.federation.exchange(jobs, Terms())
     replies = admit(jobs, sent, state.buffers)
     measures = {**measure.forgetting(replies, request), **measure.utility(replies, request)}
-    return measures, all_losses_non_finite(sent, replies), measure.tested(replies, request)
+    return Evaluation(measures, all_losses_non_finite(sent, replies), measure.tested(replies, request))
 
 
-def absurd(run: Run, progress: Progress, metrics: Metrics, all_non_finite: bool) -> str:
+def absurd(run: Run, progress: Progress, metrics: Metrics, unusable: bool) -> str:
     """Return what shows that a model is useless, if so: no finite loss, or one that no training leads to."""
-    if all_non_finite:
+    if unusable:
         return sentence("losses_not_finite")
     in_use = run.conditions.guards is not None or run.conditions.floor is not None
     if not in_use and run.phases[progress.phase].stage is not Stage.PRETRAINING:

@@ -59,7 +59,7 @@ def _agreed(jobs: Jobs, replies: Replies) -> Buffers:
         reply.buffers
         for client, reply in replies.items()
         if client in jobs
-        and jobs[client].work == "train"
+        and jobs[client].trains
         and isinstance(reply, Reply)
         and isinstance(reply.buffers, Mapping)
         and all(isinstance(value, Tensor) for value in reply.buffers.values())
@@ -82,8 +82,7 @@ def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
     ):
         if not isinstance(held, Mapping):
             raise Refused(Reason.FIELD, f"sent {name} that are a {type(held).__name__}")
-    trains = job.work == "train"
-    if trains:
+    if job.trains:
         if not isinstance(reply.displacement, Tensor):
             raise Refused(Reason.FIELD, "sent no displacement")
         _require_kind("displacement", reply.displacement, job.params)
@@ -100,7 +99,7 @@ def _checked(job: Job, reply: Reply, buffers: Buffers) -> Reply:
         displacement=None if reply.displacement is None else reply.displacement.detach(),
         statistics=_valid(reply.statistics),
         arrays={name: array.detach() for name, array in reply.arrays.items()},
-        buffers={name: buffer.detach() for name, buffer in reply.buffers.items()} if trains else {},
+        buffers={name: buffer.detach() for name, buffer in reply.buffers.items()} if job.trains else {},
     )
 
 
@@ -114,8 +113,8 @@ def _require_shape(name: str, value: Tensor, expected: Size) -> None:
 def _require_kind(name: str, value: Tensor, expected: Tensor) -> None:
     _require_shape(name, value, expected.shape)
     if (value.dtype, value.layout, value.device) != (expected.dtype, expected.layout, expected.device):
-        told = [f"{each.dtype}, {each.layout} on {each.device}" for each in (value, expected)]
-        raise Refused(Reason.DTYPE, f"sent a {name} of type {told[0]} instead of {told[1]}")
+        kinds = [f"{each.dtype}, {each.layout} on {each.device}" for each in (value, expected)]
+        raise Refused(Reason.DTYPE, f"sent a {name} of type {kinds[0]} instead of {kinds[1]}")
 
 
 def _require_arrays(sent: Mapping[str, Tensor], expected: Mapping[str, Size]) -> None:
@@ -167,7 +166,7 @@ def _require_buffers(sent: Buffers, expected: Buffers) -> None:
 
 def _valid(statistics: Statistics) -> Statistics:
     """Return the usable statistics; a count below zero refuses the reply."""
-    found: dict[str, dict[str, Mean]] = {}
+    usable: dict[str, dict[str, Mean]] = {}
     if len(statistics) > MOST_SCORES or any(
         isinstance(means, Mapping) and len(means) > MOST_SCORES for means in statistics.values()
     ):
@@ -179,8 +178,8 @@ def _valid(statistics: Statistics) -> Statistics:
             if not isinstance(mean, Mean) or not _count(mean.count, 0):
                 raise Refused(Reason.FIELD, f"sent a statistic {name} {score} without a valid count")
             if (score == "loss" or valid_score(score)) and _usable(score, mean):
-                found.setdefault(name, {})[score] = mean
-    return found
+                usable.setdefault(name, {})[score] = mean
+    return usable
 
 
 def _usable(score: str, mean: Mean) -> bool:

@@ -1,4 +1,4 @@
-"""The loop: carries out phases round by round, evaluates the model, and tells callbacks of every round."""
+"""The loop: carries out phases round by round, evaluates the model, and calls callbacks with every round."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def unlearn(
 def _begin(run: Run) -> tuple[Progress, Metrics]:
     """Evaluate ω⁰."""
     request = run.request
-    measures, _, tests = evaluate(run, State(request.params, buffers=request.buffers))
+    state = State(request.params, buffers=request.buffers)
+    measures, _, tests = evaluate(run, state)
     if "asr" not in measures:
         for caution in sorted({phase.without_backdoor for phase in run.phases} - {""}):
             warn(caution, "no-backdoor")
     require_measured(run, measures)
-    state = State(request.params, buffers=request.buffers)
     guarded = Guarded(started=starting(measures), tests=tests)
     row: Metrics = {"phase": 0, "stage": "start", "round": 0, "elapsed": 0, "distance": 0.0, **measures}
     return Progress(0, 0, state, guarded=guarded), row
@@ -135,11 +135,11 @@ def _round(run: Run, start: Progress) -> tuple[Progress, Metrics]:
     progress, metrics = play(run, start)
     ended = progress.state.round == phase.rounds or progress.state.status is not Status.RUNNING
     watched = bool(conditions.stop) and phase.stage is Stage.UNLEARNING
-    all_non_finite = False
+    unusable = False
     if ended or watched or progress.elapsed_rounds % conditions.evaluate_every == 0:
-        measures, all_non_finite, _ = evaluate(run, progress.state)
+        measures, unusable, _ = evaluate(run, progress.state)
         metrics |= measures
-    if not progress.state.status.failed and (cause := absurd(run, progress, metrics, all_non_finite)):
+    if not progress.state.status.failed and (cause := absurd(run, progress, metrics, unusable)):
         return discard(run, start, metrics, cause)
     if watched and not ended:
         progress, metrics = release(run, progress, metrics)

@@ -62,7 +62,7 @@ class Conflicts:
         def plain(jobs: Jobs, client: ClientId) -> bool:
             job = jobs[client]
             return (
-                job.work == "train"
+                job.trains
                 and job.params is round.before.params
                 and job.config.get("loss", "task") == "task"
                 and job.config.get("step", "plain") == "plain"

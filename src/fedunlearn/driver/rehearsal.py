@@ -52,7 +52,7 @@ def asked(phases: Sequence[Phase], request: Request) -> Iterator[Jobs]:
             jobs = next(round)
             while True:
                 yield jobs
-                if any(job.work != "train" for job in jobs.values()):
+                if any(not job.trains for job in jobs.values()):
                     break
                 jobs = round.send(Replies({client: fake_reply(client, job) for client, job in jobs.items()}))
         except StopIteration as stop:

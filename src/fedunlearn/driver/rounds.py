@@ -227,18 +227,18 @@ class Round:
         if asked:
             away = {*self.phase.learners(request)} - self.run.federation.present() - asked
             lost |= dict.fromkeys(away, Failure(Reason.ABSENT, "was not there"))
-        rounds, found = dict(guarded.asked), dict(guarded.lost)
+        rounds, known = dict(guarded.asked), dict(guarded.lost)
         for client in {*asked, *lost}:
             rounds[client] = rounds.get(client, 0) + 1
         for client, failure in lost.items():
-            held = found.get(client, {})
+            held = known.get(client, {})
             count, _ = held.get(failure.reason, (0, ""))
-            found[client] = {**held, str(failure.reason): (count + 1, failure.detail)}
+            known[client] = {**held, str(failure.reason): (count + 1, failure.detail)}
         helped = guarded.helped or not asked.isdisjoint(request.targets)
-        return replace(guarded, helped=helped, asked=rounds, lost=found)
+        return replace(guarded, helped=helped, asked=rounds, lost=known)
 
     def metrics(self, moved: Progress, heard: set[ClientId], seconds: float) -> Metrics:
-        """Return the metrics of the round: what the phase says, what probes measure, and the costs."""
+        """Return the metrics of the round: diagnostics of the phase, measures of probes, and costs."""
         phase, after, request, conditions = self.phase, moved.state, self.run.request, self.run.conditions
         metrics: Metrics = {
             "phase": moved.phase,
@@ -281,7 +281,7 @@ class Round:
 
     def _rate(self) -> float:
         """Return the learning rate that was sent, last, to those whose training becomes the model's."""
-        jobs = [job for each in self.exchanges for job in each.jobs.values() if job.work == "train"]
+        jobs = [job for each in self.exchanges for job in each.jobs.values() if job.trains]
         return Terms(self.phase.lr, self.decay).rate(jobs[-1]) if jobs else self.before.lr
 
 

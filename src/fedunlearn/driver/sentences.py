@@ -20,6 +20,10 @@ SENTENCES: Mapping[str, str] = {
     "too_few_usable": (
         "{answered} of {asked} clients sent what can be used in round {round} of {stage}{minimum}: {missing}"
     ),
+    "remedy_away": "resume later, when they are back",
+    "remedy_failed": "fix that and resume",
+    "remedy_guards": "choose other Guards(...) if they are honest",
+    "remedy_data": "check their data and code",
     "converged": "every target meets a stop rule: {rules}",
     "stopped": "{stage} ended in round {round} of {rounds}: the next step {why}",
     "harm": (

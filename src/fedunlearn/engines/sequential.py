@@ -152,5 +152,5 @@ def split_known(
 
 def training_order(jobs: Mapping[ClientId, Job]) -> list[ClientId]:
     """Clients that train, those with the same loss side by side: their displacements lie as a matrix."""
-    trained = (client for client, job in jobs.items() if job.work == "train")
+    trained = (client for client, job in jobs.items() if job.trains)
     return sorted(trained, key=lambda client: (str(jobs[client].config.get("loss", "task")), client))

@@ -12,7 +12,7 @@ from ..core import ClientId, Jobs, Metrics, Replies, Request
 def cost(exchanges: Sequence[tuple[Jobs, Replies]], seconds: float, server: float) -> Metrics:
     """Local trainings, bytes the server sent and received, wall seconds, and those of the server in them."""
     return {
-        "local_trainings": sum(job.work == "train" for jobs, _ in exchanges for job in jobs.values()),
+        "local_trainings": sum(job.trains for jobs, _ in exchanges for job in jobs.values()),
         "bytes_down": sum(
             size(job.params, *job.arrays.values(), *(job.buffers or {}).values())
             for jobs, _ in exchanges

@@ -230,8 +230,8 @@ class Recorder(Callback):
                     code="damaged",
                 )
             if problem is not None:
-                told = f"{problem}; the run continues from the previous checkpoint"
-                warn(told, "older-checkpoint")
+                message = f"{problem}; the run continues from the previous checkpoint"
+                warn(message, "older-checkpoint")
             progress = Progress(
                 int(metadata["phase"]),
                 int(metadata["elapsed_rounds"]),
