@@ -3,6 +3,27 @@ from __future__ import annotations
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scramble", action="store_true", help="replace every sentence by its code")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("scramble"):
+        from support.codes import scramble
+
+        scramble()
+        for code in ("no-backdoor", "no-manifest", "not-better", "outcome"):
+            config.addinivalue_line("filterwarnings", f"ignore:{code}$")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without sentences, tests of the wording have nothing to look at."""
+    if config.getoption("scramble"):
+        wording = [item for item in items if item.get_closest_marker("wording")]
+        config.hook.pytest_deselected(items=wording)
+        items[:] = [item for item in items if item not in wording]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Threads of several test processes wait for each other, and forked children must not inherit a pool."""

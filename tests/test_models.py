@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.codes import refused
 from torch import nn
 
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.core.registry import model
 from fedunlearn.models import ScaledConv2d, build
 
@@ -52,7 +52,7 @@ def test_building_leaves_the_global_generator_alone(name, classes, shape, count)
 
 def test_the_global_generator_is_left_alone_after_a_refusal_too():
     before = torch.get_rng_state()
-    with pytest.raises(FedUnlearnError):
+    with refused("model"):
         build("cnn", 10, GRAY, seed=0)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -92,6 +92,7 @@ def test_nfresnet_takes_any_size(shape):
     assert build("nfresnet18", 4, shape, seed=0)(torch.zeros(2, *shape)).shape == (2, 4)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -104,7 +105,7 @@ def test_nfresnet_takes_any_size(shape):
     ],
 )
 def test_shapes_a_model_cannot_take_are_refused_in_one_sentence(name, shape):
-    with pytest.raises(FedUnlearnError) as refusal:
+    with refused("model") as refusal:
         build(name, 10, shape, seed=0)
     message = str(refusal.value)
     assert repr(name) in message
@@ -113,7 +114,7 @@ def test_shapes_a_model_cannot_take_are_refused_in_one_sentence(name, shape):
 
 
 def test_unknown_model_suggests_a_name():
-    with pytest.raises(FedUnlearnError, match="did you mean 'lenet5'"):
+    with refused("unknown", says="did you mean 'lenet5'"):
         build("lenet", 10, GRAY, seed=0)
 
 

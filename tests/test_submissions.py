@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from support.codes import refused
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.data import where
@@ -73,7 +74,7 @@ def test_new_results_that_cannot_be_checked_here_are_refused(tmp_path):
 
 def test_a_submission_is_not_stored_among_our_own_results():
     script = runpy.run_path(str(ROOT / "scripts/store_benchmark.py"))
-    with pytest.raises(FedUnlearnError, match="is a submission: copy it to submissions/"):
+    with refused("invalid", says="is a submission: copy it to submissions/"):
         script["main"]([str(SUBMISSIONS[0])])
 
 

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.codes import refused, warned
 from support.folders import drop
 
 from fedunlearn import trackers
@@ -225,7 +226,7 @@ def test_rounds_that_were_not_tracked_are_added_later(name, runs):
 
 @every
 def test_a_run_that_is_refused_leaves_nothing(name, tmp_path):
-    with pytest.raises(FedUnlearnError), trackers.tracker[name](tmp_path / "runs/none"):
+    with refused("invalid"), trackers.tracker[name](tmp_path / "runs/none"):
         raise FedUnlearnError("no")
     assert not list(tmp_path.iterdir())
 
@@ -301,6 +302,7 @@ def test_odd_rows(name, runs):
     assert (step, math.isnan(loss), second) == (1, True, (2, 2.0))
 
 
+@pytest.mark.wording
 @every
 def test_a_broken_tracker_is_left_behind(name, runs):
     run, wanted = runs / "one", check(SMALL, "x")
@@ -313,7 +315,7 @@ def test_a_broken_tracker_is_left_behind(name, runs):
         run.mkdir()
         obstacle.write_text("in the way")
     with (
-        pytest.warns(UserWarning, match=f"{name} has stopped") as said,
+        warned("tracker", says=f"{name} has stopped") as said,
         trackers.tracker[name](run) as tracker,
     ):
         outcome = perform(wanted, run, [tracker], workers=1)
@@ -342,10 +344,10 @@ def test_a_missing_package_gets_one_sentence(name, package, tmp_path, monkeypatc
         if module.partition(".")[0] == package or module.startswith(("torch.utils.tensorboard", "mlflow")):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(FedUnlearnError, match=rf"pip install 'fedunlearn\[{name}\]'$"):
+    with refused("package", says=rf"pip install 'fedunlearn\[{name}\]'$"):
         trackers.tracker[name](tmp_path)
 
 
 def test_an_unknown_tracker():
-    with pytest.raises(FedUnlearnError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"):
+    with refused("unknown", says="unknown tracker 'tensorbord'; did you mean 'tensorboard'"):
         trackers.require("tensorbord")

@@ -369,7 +369,7 @@ def _key(source: KeySource, which: str) -> Any:
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
     except ImportError:
         sentence = "signed documents need cryptography: pip install 'fedunlearn[erasure]'"
-        raise FedUnlearnError(sentence) from None
+        raise FedUnlearnError(sentence, code="package") from None
     require(isinstance(source, Path | str | bytes), f"{which} key", type(source), "a Path, str or bytes")
     try:
         content = source.expanduser().read_bytes() if isinstance(source, Path) else source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from flwr.clientapp import ClientApp
+from support.codes import refused, warned
 from support.flower_apps import QUICK, grid, number_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -48,12 +49,13 @@ def spoilt(part: Tensor, row: int, value: float) -> Tensor:
 
 
 def refusal(data: object, task: fu.Task | None = None, model: nn.Module | None = None) -> str:
-    with pytest.raises(fu.FedUnlearnError) as caught:
+    with refused("data") as caught:
         fu.Sequential(model or nn.Linear(4, 3), {"site-3": data}, task=task or fu.Classification())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_number_that_is_not_finite_is_named_with_its_row(form, value):
@@ -65,6 +67,7 @@ def test_a_number_that_is_not_finite_is_named_with_its_row(form, value):
     )
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("label", "row"), [(3, 1), (-1, 449)])
 def test_a_label_out_of_range_is_named_with_its_row(form, label, row):
@@ -76,6 +79,7 @@ def test_a_label_out_of_range_is_named_with_its_row(form, label, row):
     )
 
 
+@pytest.mark.wording
 def test_labels_of_other_tasks_are_checked_by_their_losses():
     labels = torch.rand(N, 3, generator=generator("many labels")).round()
     told = refusal((X, spoilt(labels, 300, 5.0)), fu.MultiLabel())
@@ -85,10 +89,12 @@ def test_labels_of_other_tasks_are_checked_by_their_losses():
     )
 
 
+@pytest.mark.wording
 def test_a_number_that_the_type_of_the_model_cannot_hold_is_not_finite():
     assert "row 100 (the first is 0)" in refusal((spoilt(X.double(), 100, 1e300), Y))
 
 
+@pytest.mark.wording
 def test_a_model_that_fills_in_what_is_missing_takes_it():
     class Filling(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -104,6 +110,7 @@ def test_a_model_that_fills_in_what_is_missing_takes_it():
     )
 
 
+@pytest.mark.wording
 def test_of_a_long_dataset_the_first_rows_are_read(monkeypatch):
     monkeypatch.setattr(trial, "MOST", 400)
     late = spoilt(X, 401, torch.nan)
@@ -122,11 +129,12 @@ def test_a_node_checks_its_own_rows():
 
     model = nn.Linear(4, 3)
     flower.serve(app, load)
-    with pytest.warns(UserWarning, match=r"row 100 \(the first is 0\): a number is not finite"):
+    with warned("absent", says=r"row 100 \(the first is 0\): a number is not finite"):
         federation = flower.connect(grid(app), model, clients=4, patience=QUICK)
     assert "site-2" not in federation.present()
 
 
+@pytest.mark.wording
 def test_a_model_that_needs_two_examples_refuses_a_client_of_one():
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     before = model[1].running_mean.clone()

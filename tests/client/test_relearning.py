@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.codes import refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedunlearn import ClientData, Examples, FedUnlearnError, Sequential, State, Terms
+from fedunlearn import ClientData, Examples, Sequential, State, Terms
 from fedunlearn.client.data import part, size
 from fedunlearn.client.relearning import FEWEST, forgotten, lesson, measuring_job, rest, teaching_job
 from fedunlearn.core.seeds import generator
@@ -84,9 +85,9 @@ def test_at_most_half_is_taught_and_few_examples_are_refused():
     assert size(lesson("a", data, teaching_job(state().params, 100, 7))) == SIZE // 2
     assert size(rest("a", data, measuring_job(state(), 100, 7))) == SIZE // 2
     for held, count in ((2 * FEWEST - 1, 100), (SIZE, FEWEST - 1)):
-        with pytest.raises(FedUnlearnError, match=r"a holds .* so that none of them is revealed"):
+        with refused("data", says=r"a holds .* so that none of them is revealed"):
             lesson("a", ClientData(drawn(held)), teaching_job(state().params, count, 7))
-    with pytest.raises(FedUnlearnError, match=f"needs {FEWEST} to teach and {FEWEST} others"):
+    with refused("data", says=f"needs {FEWEST} to teach and {FEWEST} others"):
         rest("a", ClientData(drawn(FEWEST - 1)), measuring_job(state(), 0, 7))
 
 
@@ -123,5 +124,5 @@ def test_every_kind_of_data_can_be_divided(kind):
 
 def test_a_loader_without_batches_is_refused():
     loader = DataLoader(TensorDataset(*drawn()), batch_size=None)
-    with pytest.raises(FedUnlearnError, match="without a batch_size cannot be divided"):
+    with refused("invalid", says="without a batch_size cannot be divided"):
         part(loader, torch.tensor([1]))

@@ -56,6 +56,7 @@ def test_the_documentation_lists_every_code(codes):
         assert f"| `{code}` | {meaning} |" in page
 
 
+@pytest.mark.wording
 def test_a_copy_of_an_error_keeps_its_code():
     assert FedUnlearnError("gone").code == "invalid"
     assert copy(FedUnlearnError("gone", code="missing")).code == "missing"
@@ -63,6 +64,7 @@ def test_a_copy_of_an_error_keeps_its_code():
     assert (refused.code, str(refused)) == ("expired", "too late")
 
 
+@pytest.mark.wording
 def test_a_warning_has_a_code():
     with pytest.warns(FedUnlearnWarning, match="^wait$") as caught:
         warn("wait", "waiting")

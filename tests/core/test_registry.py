@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import pytest
+from support.codes import refused
 
-from fedunlearn import FedUnlearnError, loss, method, step, work
+from fedunlearn import loss, method, step, work
 from fedunlearn.core.registry import Registry, did_you_mean
 
 
 def test_a_name_close_to_a_known_one_is_suggested():
-    with pytest.raises(FedUnlearnError, match=r"unknown method 'fedods'; did you mean 'fedosd'\?"):
+    with refused("unknown", says=r"unknown method 'fedods'; did you mean 'fedosd'\?"):
         method["fedods"]
 
 
@@ -31,7 +31,7 @@ def test_a_long_list_is_cut():
 def test_a_name_cannot_be_taken_twice():
     things: Registry[int] = Registry("thing")
     things("one")(1)
-    with pytest.raises(FedUnlearnError, match="registered twice"):
+    with refused("invalid", says="registered twice"):
         things("one")(2)
 
 

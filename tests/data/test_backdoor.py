@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.codes import refused
 
-from fedunlearn import Examples, FedUnlearnError
+from fedunlearn import Examples
 from fedunlearn.data import Trigger, poison, trigger, triggered
 
 
@@ -64,7 +65,7 @@ def test_an_odd_number_of_classes_shifts_by_the_half_rounded_down():
 
 
 def test_pictures_that_are_too_small_and_shares_out_of_range_are_refused(examples):
-    with pytest.raises(FedUnlearnError, match="at least 4×4 pixels"):
+    with refused("invalid", says="at least 4×4 pixels"):
         trigger(0, (1, 3, 28))
-    with pytest.raises(FedUnlearnError, match=r"share must be in \(0, 1\], not 1.5"):
+    with refused("invalid", says=r"share must be in \(0, 1\], not 1.5"):
         poison(examples, trigger(0, (12, 10)), 10, 1.5, 10)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from support.closed_form import CLIENTS, DIMENSION, Quadratics, drive, jobs_of, request
+from support.codes import refused
 from torch import nn
 
 from fedunlearn import (
     ClientData,
     Examples,
-    FedUnlearnError,
     LocalTraining,
     Replies,
     Reply,
@@ -166,5 +166,5 @@ def test_m6_moves_a_model_that_is_certain_and_the_bounded_loss_does_not():
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_runs(name, options, word):
-    with pytest.raises(FedUnlearnError, match=word):
+    with refused("invalid", "unknown", says=word):
         method[name](SCHEDULE, **options)

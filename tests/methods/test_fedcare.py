@@ -6,13 +6,13 @@ import pytest
 import torch
 from support.backdoors import TRAINING, planted
 from support.closed_form import CLIENTS, DIMENSION, drive, jobs_of, request
+from support.codes import refused
 from support.federations import network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedunlearn import (
     Classification,
-    FedUnlearnError,
     Phase,
     Replies,
     Reply,
@@ -96,7 +96,7 @@ def test_proxies_leave_the_statistics_of_batch_norm_alone():
 
 def test_inputs_that_cannot_be_made_up_are_refused():
     words = torch.zeros(4, 5, dtype=torch.int64)
-    with pytest.raises(FedUnlearnError, match="use another method than fedcare"):
+    with refused("unsuitable", says="use another method than fedcare"):
         class_proxies(TASK, network("perceptron"), torch.empty(0), (words, words[:, 0]), 2)
 
 
@@ -147,5 +147,5 @@ def test_the_claim_it_forgets_spares_the_others_and_recovers_without_bringing_th
 
 @pytest.mark.parametrize("options", [{"proxies": 0}, {"clip": 0.0}])
 def test_options_out_of_range_are_refused(options):
-    with pytest.raises(FedUnlearnError, match=next(iter(options))):
+    with refused("invalid", says=next(iter(options))):
         method["fedcare"](Schedule(1, 0.1), **options)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from support.closed_form import Quadratics, Spoiled, drive, phases, request, times
+from support.codes import refused
 from support.federations import LOCAL, holdings, marked, mislabelled, network, taught, untaught
 
 from fedunlearn import (
-    FedUnlearnError,
     Replies,
     Reply,
     Request,
@@ -111,7 +111,7 @@ def test_a_local_step_trains_the_adapter_alone():
 
 @pytest.mark.parametrize("options", [{"layers": 0}, {"density": 0.0}, {"density": 1.5}])
 def test_impossible_adapters_are_refused(options):
-    with pytest.raises(FedUnlearnError, match=next(iter(options))):
+    with refused("invalid", says=next(iter(options))):
         method["fused"](Schedule(), **options)
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from support.closed_form import request
+from support.codes import refused
 from support.federations import network
 
-from fedunlearn import FedUnlearnError, Request, Schedule, State, flatten, method
+from fedunlearn import Request, Schedule, State, flatten, method
 from fedunlearn.core.vectors import shapes
 from fedunlearn.maths import distance
 from fedunlearn.methods.negation import WeightNegation
@@ -52,7 +53,7 @@ def test_the_first_weight_of_each_model_is_negated_and_no_gain(model, first):
 
 
 def test_an_unknown_layer_is_explained():
-    with pytest.raises(FedUnlearnError, match="did you mean 'weight'"):
+    with refused("unknown", says="did you mean 'weight'"):
         negate(request(), "wight")
 
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from support.closed_form import Quadratics, request
+from support.codes import refused
 from support.federations import network
 
-from fedunlearn import FedUnlearnError, Request, Schedule, State, flatten, method, unlearn
+from fedunlearn import Request, Schedule, State, flatten, method, unlearn
 from fedunlearn.core.vectors import buffers, shapes
 from fedunlearn.methods.fast_retrain import MomentumAveraging
 from fedunlearn.methods.reset import LayerReset
@@ -63,7 +64,7 @@ def test_the_model_of_the_request_is_not_written_to():
 
 
 def test_an_unknown_layer_is_explained():
-    with pytest.raises(FedUnlearnError, match="did you mean 'weight'"):
+    with refused("unknown", says="did you mean 'weight'"):
         changed(request(), "wight")
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from support.closed_form import CLIENTS, PUBLIC, Quadratics, fresh, phases, pretrained, request
+from support.codes import refused
 from support.federations import holdings, network
 
 from fedunlearn import (
-    FedUnlearnError,
     History,
     LocalTraining,
     Outcome,
@@ -155,10 +155,10 @@ def test_fewer_rounds_than_training_are_divided_alike():
 
 
 def test_a_model_with_batch_norm_is_refused():
-    with pytest.raises(FedUnlearnError, match="BatchNorm"):
+    with refused("unsuitable", says="BatchNorm"):
         unlearn([SlicedPretraining(2, 0.1)], replace(request(), buffers={"m": torch.zeros(3)}), Quadratics())
 
 
 def test_fewer_rounds_than_slices_are_refused():
-    with pytest.raises(FedUnlearnError, match="rounds = 2: it must be 3 or more"):
+    with refused("invalid", says="rounds = 2: it must be 3 or more"):
         SlicedPretraining(2, 0.1, slices=3)
