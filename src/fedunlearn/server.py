@@ -93,7 +93,7 @@ def pretrain(
     """
     outcome = unlearn([Pretraining(rounds, lr, sorted_kinds(history))], request, federation, **options)
     if outcome.status.failed:
-        raise FedUnlearnError(outcome.reason)
+        raise FedUnlearnError(outcome.reason, code=outcome.status)
     recorded = History.from_tensors(outcome.state.memory)
     return replace(request.starting_from(outcome.state), history=recorded)
 
@@ -184,13 +184,15 @@ def forget(
     if folder is not None and before != start and before not in _results(Path(folder), place):
         raise FedUnlearnError(
             f"{folder} has already forgotten {', '.join(named)}, starting from another model: give that "
-            "model or the one that the request left behind, or choose another folder"
+            "model or the one that the request left behind, or choose another folder",
+            code="forgotten",
         )
     for request in answered[:place] if gone or federation.present().issuperset(named) else ():
         if request["model_sha256"] == before:
             raise FedUnlearnError(
                 f"this model still knows {', '.join(request['targets'])}, which {folder} has forgotten: "
-                "start from the model that the last request left behind"
+                "start from the model that the last request left behind",
+                code="forgotten",
             )
     server = Server(
         model,
@@ -269,14 +271,16 @@ ANSWERED = "answered.json"
 
 def _answered(folder: Path) -> list[dict[str, Any]]:
     if (folder / JOURNAL).exists():
-        raise FedUnlearnError(f"{folder} is the memory of a Server: use that, or choose another folder")
+        raise FedUnlearnError(
+            f"{folder} is the memory of a Server: use that, or choose another folder", code="occupied"
+        )
     if record.verify(folder) is None and (folder / ANSWERED).exists():
         record.tell_unverified([folder])
     read = record.read_json(folder / ANSWERED) if (folder / ANSWERED).exists() else []
     if not isinstance(read, list) or not all(
         isinstance(each, dict) and each.keys() == {"targets", "model_sha256"} for each in read
     ):
-        raise FedUnlearnError(f"{folder / ANSWERED} is damaged: {record.RECOVERY_HINT}")
+        raise FedUnlearnError(f"{folder / ANSWERED} is damaged: {record.RECOVERY_HINT}", code="damaged")
     return read
 
 
@@ -292,7 +296,9 @@ def _results(folder: Path, place: int) -> list[str]:
 def read_history(path: Path) -> History:
     """What ``flower.Recording`` wrote."""
     if not path.exists():
-        raise FedUnlearnError(f"there is no history at {path}: train with flower.Recording first")
+        raise FedUnlearnError(
+            f"there is no history at {path}: train with flower.Recording first", code="missing"
+        )
     return History.from_tensors(record.read_tensors(path)[0])
 
 
@@ -500,7 +506,7 @@ class Server:
                 "train", [phase], (), config, "train", repeats=place, evaluate_every=evaluate_every
             )
             if outcome.status.failed:
-                raise FedUnlearnError(outcome.reason)
+                raise FedUnlearnError(outcome.reason, code=outcome.status)
         _warn(outcome)
         accuracy = [float(row["r_acc"]) for row in outcome.metrics if "r_acc" in row]
         if accuracy and not self._rounds and accuracy[-1] <= accuracy[0]:
@@ -650,7 +656,7 @@ class Server:
                 phases = self._phases(named, way)
                 request = self._request(self.clients, named)
                 if gone and "targets" in requirements.asks(phases):
-                    raise FedUnlearnError(ASKS_THE_GONE.format(method))
+                    raise FedUnlearnError(ASKS_THE_GONE.format(method), code="absent")
                 if way.unknown:
                     warn(way.unknown, "effort-unknown")
                 if self._gone and not members:
@@ -726,7 +732,8 @@ class Server:
 
         if self._last is None:
             raise FedUnlearnError(
-                "there is no request to audit: nothing has been forgotten, or who was has joined anew"
+                "there is no request to audit: nothing has been forgotten, or who was has joined anew",
+                code="not-forgotten",
             )
         targets, _, place, method = self._last
         if record.read_outcome(place)["model_sha256"] != record.model_hash(self.state):
@@ -899,18 +906,22 @@ class Server:
             place, state = self._folder / entry["step"], None
             if entry["step"]:
                 if not finished(place):
-                    raise FedUnlearnError(f"{place}, a step that {JOURNAL} lists, is missing: restore it")
+                    raise FedUnlearnError(
+                        f"{place}, a step that {JOURNAL} lists, is missing: restore it", code="damaged"
+                    )
                 record.verify(place)
                 begun = record.read_json(place / "experiment.json")
                 if begun["architecture"] != vectors.architecture(self._module):
                     raise FedUnlearnError(
-                        f"{place} has a model of another architecture: choose another folder"
+                        f"{place} has a model of another architecture: choose another folder",
+                        code="other-model",
                     )
                 unknown = begun["start"] != record.model_hash(self.state)
                 if unknown and not number and entry["kind"] == "forget":
                     raise FedUnlearnError(
                         f"nobody kept the model with which {place} began: load it into the module, or choose "
-                        "another folder"
+                        "another folder",
+                        code="missing",
                     )
                 state, _ = record.read_state(max(place.glob("checkpoints/*.safetensors")), self._cipher)
             self._move_on(entry, state)
@@ -937,7 +948,7 @@ class Server:
                 others = f"{', '.join(sorted(new))} took no part in it"
             if not differ and not others and begun["start"] != config["start"]:
                 vars(self).update(end)
-                raise FedUnlearnError(OTHER_START.format(place))
+                raise FedUnlearnError(OTHER_START.format(place), code="occupied")
         if differ or others or not same:
             vars(self).update(end)
             self._end = None
@@ -977,7 +988,8 @@ class Server:
                 if path.exists() and record.read_json(path) != self._journal:
                     raise FedUnlearnError(
                         f"another process has completed a step in {self._folder} meanwhile: make the Server "
-                        "anew, and repeat the call"
+                        "anew, and repeat the call",
+                        code="in-use",
                     )
                 files = record.claim(self._folder, cipher=self._cipher)
                 if not self._steps:
@@ -1076,14 +1088,17 @@ class Server:
             known = {*clients, *self._took_part}
             if target not in known and (self._federation is None or self._took_part):
                 left = "" if self._took_part else "; if it has left for good, say gone=True"
-                raise FedUnlearnError(f"unknown client {target!r}{did_you_mean(target, known)}{left}")
+                raise FedUnlearnError(
+                    f"unknown client {target!r}{did_you_mean(target, known)}{left}", code="unknown"
+                )
             if target not in clients:
                 # No suggestion: a client that is merely absent must not become a request about another one.
                 there = ", ".join(clients[:20]) or "nobody"
                 back = "give its data" if self._federation is None else "start its SuperNode"
                 raise FedUnlearnError(
                     f"{target!r} is not present (present: {there}): {back}, or, if it has left for good, "
-                    "say gone=True and use a method that does not ask it"
+                    "say gone=True and use a method that does not ask it",
+                    code="absent",
                 )
         return Request(
             self.state.params,
@@ -1234,7 +1249,9 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
         manifest = record.verify(place, resuming=not done)
         if not any((place / "checkpoints").glob("*.safetensors")):
             if answered:
-                raise FedUnlearnError(ANSWERED_OTHERWISE.format(base.parent, "another method"))
+                raise FedUnlearnError(
+                    ANSWERED_OTHERWISE.format(base.parent, "another method"), code="occupied"
+                )
             return place, dict(config)
         if manifest is None or not manifest.verified:
             record.tell_unverified([place])
@@ -1242,19 +1259,21 @@ def _claim(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path,
         new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
         if differ := _differences(begun, config):
             if answered and done:
-                raise FedUnlearnError(ANSWERED_OTHERWISE.format(base.parent, "; ".join(differ)))
+                raise FedUnlearnError(
+                    ANSWERED_OTHERWISE.format(base.parent, "; ".join(differ)), code="occupied"
+                )
         elif changed := _changed(begun, config):
             if stopped:
                 warn(f"{changed} since {place} was begun, so it begins anew", "begun-anew")
         elif begun["start"] != config["start"]:
             if done or stopped:
-                raise FedUnlearnError(OTHER_START.format(place))
+                raise FedUnlearnError(OTHER_START.format(place), code="occupied")
         elif not (done and new):
             if new:
                 told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
                 warn(told, "continued")
             return place, begun
-    raise FedUnlearnError(f"{base} has failed too often: choose another folder")
+    raise FedUnlearnError(f"{base} has failed too often: choose another folder", code="occupied")
 
 
 def _differences(begun: Mapping[str, Any], config: Mapping[str, Any], *, history: bool = True) -> list[str]:
@@ -1292,7 +1311,9 @@ def _changed(begun: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 def _journal(folder: Path) -> list[dict[str, Any]]:
     """The completed steps in a folder; an earlier version left nothing but their folders."""
     if (folder / ANSWERED).exists():
-        raise FedUnlearnError(f"{folder} belongs to forget(…): use that, or choose another folder")
+        raise FedUnlearnError(
+            f"{folder} belongs to forget(…): use that, or choose another folder", code="occupied"
+        )
     record.verify(folder)
     found: list[dict[str, Any]] = record.read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else []
     here, model = [""], None
@@ -1302,7 +1323,9 @@ def _journal(folder: Path) -> list[dict[str, Any]]:
         here = [place.name for place, config in begun.items() if model in (None, config["start"])]
         if len(here) > 1:
             names = " and ".join(sorted(here))
-            raise FedUnlearnError(f"which of {names} in {folder} counts? Move the others elsewhere")
+            raise FedUnlearnError(
+                f"which of {names} in {folder} counts? Move the others elsewhere", code="occupied"
+            )
         for step in here:
             targets = begun[folder / step].get("request", {}).get("targets", [])
             found.append({"kind": "forget" if targets else "train", "step": step, "targets": targets})
@@ -1342,7 +1365,8 @@ def _reset(model: nn.Module) -> nn.Module:
         if parameter.requires_grad and id(parameter) not in reset:
             raise FedUnlearnError(
                 f"no reset_parameters() initialises {name!r}, and this method needs new models: "
-                "give Server a function build that makes one"
+                "give Server a function build that makes one",
+                code="model",
             )
     return module
 

@@ -242,7 +242,7 @@ def test_a_requirement_that_is_not_met_is_refused_before_the_first_round(name, n
         asked = replace(asked, **{need: {} if need == "shapes" else None})
     else:
         asked = replace(asked, history=asked.history.only(asked.history.kinds - {need}))
-    with refused("invalid", says=f"needs {need}"):
+    with refused("unsuitable", says=f"needs {need}"):
         unlearn(phases(name), asked, federation)
 
 
@@ -250,7 +250,7 @@ def test_a_requirement_that_nobody_knows_is_explained():
     class Demanding(Averaging):
         needs = frozenset({"norm"})
 
-    with refused("invalid", says="Demanding needs 'norm', which is unknown; did you mean 'norms'"):
+    with refused("unsuitable", says="Demanding needs 'norm', which is unknown; did you mean 'norms'"):
         unlearn([Demanding(1, 0.1)], request(), Quadratics())
 
 

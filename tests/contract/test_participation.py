@@ -137,7 +137,7 @@ def test_where_fewer_answer_than_the_minimum_the_run_can_be_resumed():
 
 
 def test_a_minimum_that_cannot_be_met_is_refused_before_the_first_round():
-    with refused("invalid", says="4 clients that can train are present and the minimum is 5"):
+    with refused("unsuitable", says="4 clients that can train are present and the minimum is 5"):
         unlearn(
             phases("fedosd"),
             request(),

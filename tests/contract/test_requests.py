@@ -58,7 +58,7 @@ def following(first: Request, params: torch.Tensor, *targets: str, anchors: bool
 def test_a_second_request_does_not_begin_with_models_that_knew_the_first_target():
     first = request()
     second = following(first, unlearn(phases("fupga"), first, Quadratics()).params, NEXT)
-    with refused("invalid", says="needs locals"):
+    with refused("unsuitable", says="needs locals"):
         unlearn(phases("fupga"), second, Quadratics())
 
 

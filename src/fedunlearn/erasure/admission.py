@@ -118,7 +118,9 @@ def require_ready(plan: Plan) -> None:
     """Refuse a request whose plan has problems."""
     if plan.problems:
         more = f" (and {len(plan.problems) - 1} more: look at the plan)" if len(plan.problems) > 1 else ""
-        raise FedUnlearnError(f"the request cannot be answered yet: {plan.problems[0]}{more}")
+        raise FedUnlearnError(
+            f"the request cannot be answered yet: {plan.problems[0]}{more}", code="not-ready"
+        )
 
 
 def admit(work: Work, plan: Plan, given: History | None) -> None:
@@ -173,7 +175,9 @@ def original(work: Work) -> State:
     path, admitted = work.place / ORIGINAL, work.case.last(RequestState.ADMITTED)
     state = read_state(path, work.key)[0]
     if admitted is None or model_hash(state) != admitted.fields["model"]:
-        raise FedUnlearnError(f"{path} is not the model that was admitted: restore it from a copy")
+        raise FedUnlearnError(
+            f"{path} is not the model that was admitted: restore it from a copy", code="damaged"
+        )
     return state
 
 
@@ -184,7 +188,9 @@ def recorded(work: Work) -> History | None:
         return None
     content = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(content).hexdigest() != admitted.fields["history"]:
-        raise FedUnlearnError(f"{path} is not the history that was admitted: restore it from a copy")
+        raise FedUnlearnError(
+            f"{path} is not the history that was admitted: restore it from a copy", code="damaged"
+        )
     return History.from_tensors(read_tensors(path, work.key)[0])
 
 

@@ -106,7 +106,7 @@ def read_certificate(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(LARGEST_DOCUMENT + 1).decode()
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}", code="file") from None
     except UnicodeDecodeError:
         raise FedUnlearnError(f"{path} is not an erasure certificate: it is not text") from None
 
@@ -117,7 +117,7 @@ def file_sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}", code="file") from None
 
 
 def _check_model(path: Path, predicate: Predicate) -> str:
@@ -137,7 +137,9 @@ def _check_receipt(path: Path, document: str, public_key: KeySource, ledger: Pat
     if receipt.get("certificate_sha256") != _digest(document):
         raise Refused(Refusal.BAD_FIELDS, f"{path} is the receipt of another certificate")
     if ledger is not None and not any(entry.fields.get("receipt") == _digest(text) for entry in read(ledger)):
-        raise FedUnlearnError(f"{ledger} does not record the purge of {path}: copy the ledger again")
+        raise FedUnlearnError(
+            f"{ledger} does not record the purge of {path}: copy the ledger again", code="damaged"
+        )
     return f"{path} says that {receipt['deleted']} files and folders were deleted, and their key destroyed."
 
 
@@ -148,16 +150,18 @@ def _digest(document: str) -> str:
 def _check_ledger(path: Path, predicate: Predicate, document: str) -> str:
     entries, stated = read(path), predicate.ledger
     if not path.read_bytes().endswith(b"\n"):
-        raise FedUnlearnError(f"{path} ends within an entry: copy the ledger again")
+        raise FedUnlearnError(f"{path} ends within an entry: copy the ledger again", code="damaged")
     if head_at(entries, stated.length) != stated.head:
         raise FedUnlearnError(
             f"{path} is not the ledger of the certificate: entry {stated.length} has another SHA-256 than "
-            "the certificate names"
+            "the certificate names",
+            code="damaged",
         )
     if not any(entry.request == predicate.request.id for entry in entries[: stated.length]):
-        raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}")
+        raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}", code="damaged")
     if not any(entry.fields.get("certificate") == _digest(document) for entry in entries[stated.length :]):
         raise FedUnlearnError(
-            f"{path} does not record this certificate: copy the ledger again, or ask the controller why"
+            f"{path} does not record this certificate: copy the ledger again, or ask the controller why",
+            code="damaged",
         )
     return f"{path} is unbroken, and records the certificate after the {stated.length} entries that it names."

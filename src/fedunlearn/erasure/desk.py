@@ -124,7 +124,9 @@ class Desk:
         path, received = self.place(request) / "key", self.case(request).last(RequestState.RECEIVED)
         key = read_key(path)
         if received is None or key.id != received.fields["key"]:
-            raise FedUnlearnError(f"{path} is not the key of request {request}: restore it from a copy")
+            raise FedUnlearnError(
+                f"{path} is not the key of request {request}: restore it from a copy", code="damaged"
+            )
         return key
 
     def document(self, request: str) -> str:
@@ -133,16 +135,20 @@ class Desk:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise FedUnlearnError(f"cannot read {path}: {error.strerror}; restore it from a copy") from None
+            raise FedUnlearnError(
+                f"cannot read {path}: {error.strerror}; restore it from a copy", code="file"
+            ) from None
         if received is None or hashlib.sha256(content).hexdigest() != received.fields["document"]:
-            raise FedUnlearnError(f"{path} is not as it was received: restore it from a copy")
+            raise FedUnlearnError(f"{path} is not as it was received: restore it from a copy", code="damaged")
         return content.decode()
 
     def case(self, request: str) -> Case:
         entries = self.ledger.of(request)
         if not entries:
             known = sorted({entry.request for entry in self.ledger.entries})
-            raise FedUnlearnError(f"there is no request {request!r}{did_you_mean(request, known)}")
+            raise FedUnlearnError(
+                f"there is no request {request!r}{did_you_mean(request, known)}", code="unknown"
+            )
         return Case(request, entries, self._erase)
 
     def cases(self) -> list[Case]:
@@ -191,7 +197,8 @@ class Desk:
             self.ledger.append(request, "installing", suppressed=digest)
         elif told.fields["suppressed"] != digest:
             raise FedUnlearnError(
-                f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy"
+                f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy",
+                code="damaged",
             )
         write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
 
@@ -225,7 +232,8 @@ class Desk:
         if found not in (confirmed, *announced.values()):
             raise FedUnlearnError(
                 f"{path} does not list the clients that were forgotten, or suppression.key is not its key: "
-                "restore both from a copy"
+                "restore both from a copy",
+                code="damaged",
             )
         return hashes
 

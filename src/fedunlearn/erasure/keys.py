@@ -25,7 +25,7 @@ class Key:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError:
             raise FedUnlearnError(
-                "encryption needs cryptography: pip install 'fedunlearn[erasure]'"
+                "encryption needs cryptography: pip install 'fedunlearn[erasure]'", code="package"
             ) from None
         self._secret = secret
         self._cipher = AESGCM(self._derived(b"encryption"))
@@ -101,7 +101,7 @@ def read_key(path: Path) -> Key:
             f"the key {path.name} is gone, so what was encrypted with it cannot be read"
         ) from None
     except OSError as error:
-        raise FedUnlearnError(f"cannot read the key {path}: {error.strerror or error}") from None
+        raise FedUnlearnError(f"cannot read the key {path}: {error.strerror or error}", code="key") from None
     if len(secret) != 32 or not any(secret):
         raise FedUnlearnError(f"the key {path} is damaged: restore it from a copy")
     return Key(secret)

@@ -201,7 +201,9 @@ class Ledger:
         else:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._size:
-                    raise FedUnlearnError(f"{self.path} was shortened: restore it from a copy")
+                    raise FedUnlearnError(
+                        f"{self.path} was shortened: restore it from a copy", code="damaged"
+                    )
                 file.seek(self._size)
                 content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -224,18 +226,21 @@ class Ledger:
         found = len(self._entries)
         if not content:
             if found:
-                raise FedUnlearnError(f"{self._head_file} is missing: restore it from a copy")
+                raise FedUnlearnError(f"{self._head_file} is missing: restore it from a copy", code="damaged")
             return
         try:
             signed = opened(content.decode(), HEAD, self._public)
         except (Refused, UnicodeDecodeError) as error:
-            raise FedUnlearnError(f"{self._head_file} is damaged ({error}): restore it from a copy") from None
+            raise FedUnlearnError(
+                f"{self._head_file} is damaged ({error}): restore it from a copy", code="damaged"
+            ) from None
         length, head, announced = signed["length"], signed["head"], signed["announced"]
         ends = found >= length and head_at(self._entries, length) == head
         if not ends or [entry.sha256 for entry in self._entries[length:]] not in ([], [announced]):
             raise FedUnlearnError(
                 f"{self.path} does not end as its signed head {self._head_file.name} says: entries were "
-                "removed or added; restore both from a copy"
+                "removed or added; restore both from a copy",
+                code="damaged",
             )
 
 
@@ -244,7 +249,9 @@ def read(path: Path) -> tuple[Entry, ...]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise FedUnlearnError(f"cannot read the ledger {path}: {error.strerror or error}") from None
+        raise FedUnlearnError(
+            f"cannot read the ledger {path}: {error.strerror or error}", code="file"
+        ) from None
     return _parsed(path, content[: content.rfind(b"\n") + 1], ())
 
 
@@ -253,7 +260,8 @@ def head_at(entries: tuple[Entry, ...], length: int) -> str:
     if not 0 <= length <= len(entries):
         raise FedUnlearnError(
             f"the ledger has {len(entries)} entries, and {length} are named: it was shortened, or it is "
-            "that of another desk"
+            "that of another desk",
+            code="damaged",
         )
     return entries[length - 1].sha256 if length else GENESIS
 
@@ -273,12 +281,13 @@ def _parsed(path: Path, content: bytes, before: tuple[Entry, ...]) -> tuple[Entr
             _check_fields(body["event"], body["fields"])
         except (ValueError, TypeError, AttributeError, RecursionError, FedUnlearnError):
             raise FedUnlearnError(
-                f"{where} is damaged or was edited: restore the ledger from a copy"
+                f"{where} is damaged or was edited: restore the ledger from a copy", code="damaged"
             ) from None
         if body["number"] != number or body["previous"] != (last.sha256 if last else GENESIS):
             raise FedUnlearnError(
                 f"{where} does not follow the entry before it, so one was edited, moved or removed: "
-                "restore the ledger from a copy"
+                "restore the ledger from a copy",
+                code="damaged",
             )
         last = Entry(
             number,
@@ -299,7 +308,7 @@ _KEYS = {"number", "time", "request", "event", "fields", "previous"}
 def _check_fields(event: Any, fields: Mapping[str, Any]) -> None:
     known = FIELDS.get(event) if isinstance(event, str) else None
     if known is None:
-        raise FedUnlearnError(f"unknown ledger event {event!r}")
+        raise FedUnlearnError(f"unknown ledger event {event!r}", code="unknown")
     for name, value in fields.items():
         if name not in known or not known[name](value):
             raise FedUnlearnError(f"event {event!r} cannot record {name} = {value!r:.80}")

@@ -40,16 +40,20 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
             _check_kept(case, place)
             return case
         if not case.state.accepted:
-            raise FedUnlearnError(f"request {request} is {case.state}: there is nothing to purge")
+            raise FedUnlearnError(
+                f"request {request} is {case.state}: there is nothing to purge", code="finished"
+            )
         if case.state is RequestState.CERTIFIED and case.last("installed") is None:
             raise FedUnlearnError(
-                f"the model of request {request} is not in service yet: continue with fedunlearn erase"
+                f"the model of request {request} is not in service yet: continue with fedunlearn erase",
+                code="unfinished",
             )
         begun = case.last("purging")
         if begun is None and case.state is not RequestState.CERTIFIED and not withdrawn:
             raise FedUnlearnError(
                 f"request {request} is {case.state}, so it has not been answered: purge it only if the "
-                "client has withdrawn it (--withdrawn)"
+                "client has withdrawn it (--withdrawn)",
+                code="unfinished",
             )
         if begun is None:
             # What lies in folders depends on how often the run was killed.
@@ -110,7 +114,7 @@ def _check_kept(case: Case, place: Path) -> None:
         path = place / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
         if found != told.get(field) and not (name == MODEL and found is None):
-            raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy")
+            raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy", code="damaged")
 
 
 def _delete(place: Path) -> None:

@@ -107,10 +107,10 @@ def read_policy(folder: Path) -> Policy:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FedUnlearnError(
-            f"{folder} has no {SETTINGS}, so it is not a desk: make one with fedunlearn desk"
+            f"{folder} has no {SETTINGS}, so it is not a desk: make one with fedunlearn desk", code="missing"
         ) from None
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}") from None
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}", code="file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FedUnlearnError(f"{path} is not TOML: {error}") from None
     try:
@@ -125,7 +125,7 @@ def read_policy(folder: Path) -> Policy:
                 )
             check_options(f"method {policy.method!r}", methods[policy.method], policy.options)
         except FedUnlearnError as error:
-            raise FedUnlearnError(f"{path}: {error}") from None
+            raise FedUnlearnError(f"{path}: {error}", code=error.code) from None
     elif policy.options:
         raise FedUnlearnError(f"{path}: options belong to a method: name it with method = …")
     return policy

@@ -98,7 +98,7 @@ class Standard:
                     with show(name) as listener:
                         state = training.model([listener], workers=workers)
             except FedUnlearnError as error:
-                raise FedUnlearnError(f"{name}: {error}") from None
+                raise FedUnlearnError(f"{name}: {error}", code=error.code) from None
             found[name] = Made(state, how)
         return found
 
@@ -247,12 +247,14 @@ def finished_experiment(folder: Path) -> Experiment:
         outcome = read_outcome(folder)
         raise FedUnlearnError(
             f"the run in {folder} failed ({outcome['status']}: {outcome['reason']}), so there is no model to "
-            "audit: change its settings and run it again"
+            "audit: change its settings and run it again",
+            code="failed",
         )
     if not finished(folder):
         raise FedUnlearnError(
             f"the run in {folder} has not ended, so there is no model to audit: finish it with "
-            f"fedunlearn resume {quote(str(folder))}"
+            f"fedunlearn resume {quote(str(folder))}",
+            code="unfinished",
         )
     return experiment
 
@@ -268,7 +270,8 @@ def run_model(folder: Path, setting: Setting) -> Made:
     made = Made(state, how | number)
     if made.sha256 != read_outcome(folder)["model_sha256"]:
         raise FedUnlearnError(
-            f"{folder / 'model.safetensors'} is not the model that outcome.json names: {RECOVERY_HINT}"
+            f"{folder / 'model.safetensors'} is not the model that outcome.json names: {RECOVERY_HINT}",
+            code="damaged",
         )
     return made
 

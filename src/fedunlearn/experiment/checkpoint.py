@@ -21,13 +21,16 @@ def read_model(file: UserFile, module: nn.Module) -> State:
     """
     path = file.path
     if file.sha256 and sha256(path) != file.sha256:
-        raise FedUnlearnError(f"{path} has changed since the run began: restore it, or start a new run")
+        raise FedUnlearnError(
+            f"{path} has changed since the run began: restore it, or start a new run", code="changed"
+        )
     try:
         tensors, metadata = read_unverified(path)
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
             f"{path} is not a safetensors file ({error}): save a model's state_dict with "
-            "safetensors.torch.save_file"
+            "safetensors.torch.save_file",
+            code="damaged",
         ) from error
     ours = "state" in metadata
     if "sha256" in metadata:
@@ -43,7 +46,9 @@ def read_model(file: UserFile, module: nn.Module) -> State:
         module.load_state_dict(tensors)
         state = State(vectors.flatten(module), buffers=vectors.buffers(module))
     if not all(bool(tensor.isfinite().all()) for tensor in (state.params, *state.buffers.values())):
-        raise FedUnlearnError(f"{path} holds values that are not finite: choose an earlier checkpoint")
+        raise FedUnlearnError(
+            f"{path} holds values that are not finite: choose an earlier checkpoint", code="other-model"
+        )
     return state
 
 
@@ -51,16 +56,23 @@ def _require_same(path: str, wanted: Mapping[str, Tensor], found: Mapping[str, T
     """Refuses other names, shapes, or numbers that are no floats where the model has floats."""
     for name in found:
         if name not in wanted:
-            raise FedUnlearnError(f"{path} holds a tensor {name!r}, and the model has none of this name")
+            raise FedUnlearnError(
+                f"{path} holds a tensor {name!r}, and the model has none of this name", code="other-model"
+            )
     for name, tensor in wanted.items():
         if name not in found:
-            raise FedUnlearnError(f"{path} holds no tensor {name!r}, and the model needs one")
+            raise FedUnlearnError(
+                f"{path} holds no tensor {name!r}, and the model needs one", code="other-model"
+            )
         if found[name].shape != tensor.shape:
             raise FedUnlearnError(
                 f"{path}, tensor {name!r}: its shape is {tuple(found[name].shape)}, "
-                f"and the model's is {tuple(tensor.shape)}"
+                f"and the model's is {tuple(tensor.shape)}",
+                code="other-model",
             )
         if found[name].is_floating_point() != tensor.is_floating_point():
             raise FedUnlearnError(
-                f"{path}, tensor {name!r}: its type is {found[name].dtype}, and the model's is {tensor.dtype}"
+                f"{path}, tensor {name!r}: its type is {found[name].dtype}, "
+                f"and the model's is {tensor.dtype}",
+                code="other-model",
             )

@@ -33,7 +33,8 @@ def import_code(path: Path, recorded: str = "", *, alone: bool = False) -> str:
     if recorded and found != recorded:
         raise FedUnlearnError(
             f"{path} has changed since the run began: restore it, give the command an unchanged copy, or "
-            "start a new run in another folder (--out)"
+            "start a new run in another folder (--out)",
+            code="changed",
         )
     if found not in _imported:
         _execute(path, content, alone)
@@ -45,7 +46,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror}", code="file") from error
 
 
 class _Loader(SourceLoader):

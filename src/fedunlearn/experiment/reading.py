@@ -52,7 +52,7 @@ def parse(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {path}: {error.strerror}") from error
+        raise FedUnlearnError(f"cannot read {path}: {error.strerror}", code="file") from error
     except ValueError as error:  # not TOML, not UTF-8, a number of too many digits, no path
         raise FedUnlearnError(f"{str(path)!r} is not TOML: {error}") from error
     except RecursionError:
@@ -111,7 +111,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         _check_successive(experiment)
         _check_decay(experiment)
     except FedUnlearnError as error:
-        raise FedUnlearnError(f"{source}: {error}") from None
+        raise FedUnlearnError(f"{source}: {error}", code=error.code) from None
     return experiment
 
 
@@ -146,7 +146,8 @@ def _check_successive(experiment: Experiment) -> None:
     if "locals" in requirements.needs(experiment.phases()):
         raise FedUnlearnError(
             f"{name} cannot serve a second request, because the local models that it starts from still know "
-            "the first client: use another method, or request.successive = false"
+            "the first client: use another method, or request.successive = false",
+            code="unsuitable",
         )
 
 
@@ -173,7 +174,8 @@ def _check_needs(experiment: Experiment) -> None:
     if plan.slices > plan.rounds > 0:
         raise FedUnlearnError(
             f"{plan.rounds} rounds are too few for {plan.slices} slices: set rounds in [pretraining] to "
-            f"{plan.slices} or more"
+            f"{plan.slices} or more",
+            code="unsuitable",
         )
     phases = experiment.phases()
     # What a model file holds is known when it is read.
@@ -186,12 +188,17 @@ def _check_needs(experiment: Experiment) -> None:
             "slice": f"slices = {max(2, min(5, experiment.data.clients // 2))} in [pretraining]",
             "public": "public = 1000 in [data], examples that no client will hold",
         }.get(kind, f'history = ["{kind}"] in [pretraining]')
-        raise FedUnlearnError(f"{name} needs {kind}, and this experiment has none: set {wanted}")
+        raise FedUnlearnError(
+            f"{name} needs {kind}, and this experiment has none: set {wanted}", code="history"
+        )
     if needed and not plan.rounds:
         kinds = " and ".join(sorted(needed))
         raise FedUnlearnError(
             f"{name} needs {kinds}, which pre-training records, and here it has no rounds: "
-            "set rounds in [pretraining]"
+            "set rounds in [pretraining]",
+            code="history",
         )
     if experiment.request.level != "client" and needed - {"cluster", "slice"}:
-        raise FedUnlearnError(f"{name} needs history, which knows whole clients only: use level = 'client'")
+        raise FedUnlearnError(
+            f"{name} needs history, which knows whole clients only: use level = 'client'", code="history"
+        )

@@ -61,7 +61,8 @@ def perform(
     if elsewhere is not None and experiment.request.successive:
         raise FedUnlearnError(
             "request.successive = true: clients elsewhere know one request, so successive ones are only "
-            "simulated; set it to false, or use fedunlearn.Server with the federation"
+            "simulated; set it to false, or use fedunlearn.Server with the federation",
+            code="unsuitable",
         )
     config = experiment.model_dump(mode="json")
     setting = replace(prepare(experiment), elsewhere=elsewhere)
@@ -99,7 +100,7 @@ def _require_enough(setting: Setting) -> None:
     *_, last = turns(setting)
     request = last.request(setting, setting.fresh("pre-training"), ())
     for problem in too_few(setting.experiment.phases(), request, last.clients, setting.participation):
-        raise FedUnlearnError(problem)
+        raise FedUnlearnError(problem, code="unsuitable")
 
 
 def _answer_earlier(
@@ -182,10 +183,13 @@ def recorded(folder: Path) -> Experiment:
     if isinstance(config, dict) and config.get("kind") == "server":
         raise FedUnlearnError(
             f"a Python script with fedunlearn.Server wrote {folder}: continue or audit it there, by the same "
-            "calls or by Server.audit"
+            "calls or by Server.audit",
+            code="occupied",
         )
     if isinstance(config, dict) and config.get("kind") == EARLIER:
-        raise FedUnlearnError(f"{folder} is a part of the run in {folder.parents[1]}: name that folder")
+        raise FedUnlearnError(
+            f"{folder} is a part of the run in {folder.parents[1]}: name that folder", code="occupied"
+        )
     return check(config, str(folder))
 
 
@@ -198,12 +202,16 @@ def _require_own(folder: Path, config: Mapping[str, Any]) -> None:
     holds_something = finished(folder) or (folder / "omega0.safetensors").exists()
     if holds_something and (begun := read_json(folder / "experiment.json")) != config:
         if check(begun, str(folder)) == check(config, str(folder)):
-            raise FedUnlearnError(f"the run in {folder} was begun by an older fedunlearn: run it anew")
+            raise FedUnlearnError(
+                f"the run in {folder} was begun by an older fedunlearn: run it anew", code="occupied"
+            )
         raise FedUnlearnError(
-            f"{folder} holds a run with another configuration: choose another folder with --out"
+            f"{folder} holds a run with another configuration: choose another folder with --out",
+            code="occupied",
         )
     if finished(folder):
         raise FedUnlearnError(
             f"the run in {folder} is finished: choose another folder with --out, "
-            f"or look at it again with: fedunlearn resume {quote(str(folder))}"
+            f"or look at it again with: fedunlearn resume {quote(str(folder))}",
+            code="finished",
         )

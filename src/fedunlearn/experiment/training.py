@@ -108,7 +108,7 @@ class CachedTraining:
                 resume=resume,
             )
         if outcome.status.failed:
-            raise FedUnlearnError(outcome.reason)
+            raise FedUnlearnError(outcome.reason, code=outcome.status)
         return outcome.state
 
     def _verify(self) -> None:
@@ -116,7 +116,9 @@ class CachedTraining:
         remedy = f"delete {self.folder}, and its model is trained again"
         manifest = verify(self.folder, resuming=not self.kept, remedy=remedy)
         if manifest is not None and manifest.identity != self.identity:
-            raise FedUnlearnError(f"{self.folder} holds another training than its name says: {remedy}")
+            raise FedUnlearnError(
+                f"{self.folder} holds another training than its name says: {remedy}", code="occupied"
+            )
         if (self.kept and manifest is None) or not (manifest is None or manifest.verified):
             tell_unverified([self.folder])
 

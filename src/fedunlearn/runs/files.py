@@ -42,7 +42,8 @@ def explained(path: Path) -> Iterator[None]:
         space = "free some space or " if error.errno == errno.ENOSPC else ""
         raise FedUnlearnError(
             f"cannot write {path}: {error.strerror or error}; "
-            f"{space}choose another folder; the files written so far are intact"
+            f"{space}choose another folder; the files written so far are intact",
+            code="file",
         ) from error
 
 
@@ -129,12 +130,15 @@ def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Te
             tensors, metadata = read_unverified(path)
     except (SafetensorError, OSError) as error:
         raise FedUnlearnError(
-            f"{path} is not a complete safetensors file ({error}): delete it or restore a copy"
+            f"{path} is not a complete safetensors file ({error}): delete it or restore a copy",
+            code="damaged",
         ) from error
     if "sha256" not in metadata:
         raise FedUnlearnError(f"{path} was not written by fedunlearn (it has no checksum): name another file")
     if metadata.pop("sha256") != _checksum(tensors, metadata):
-        raise FedUnlearnError(f"{path} is damaged (its checksum does not match): delete it or restore a copy")
+        raise FedUnlearnError(
+            f"{path} is damaged (its checksum does not match): delete it or restore a copy", code="damaged"
+        )
     return tensors, metadata
 
 
@@ -180,7 +184,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         except Timeout as error:
             if not wait:
                 raise FedUnlearnError(
-                    f"another process is using {path.parent}: wait for it, or choose another folder"
+                    f"another process is using {path.parent}: wait for it, or choose another folder",
+                    code="in-use",
                 ) from error
             warn(f"waiting for another process that is using {path.parent}", "waiting")
             lock.acquire()

@@ -107,7 +107,8 @@ class Folder:
                 )
                 raise FedUnlearnError(
                     f"this process no longer owns {self.path}: {happened}; it stops before it writes again, "
-                    "and what it has written is intact"
+                    "and what it has written is intact",
+                    code="in-use",
                 )
             yield
 

@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if content is None:
         return None
     if (manifest := parse(content)) is None:
-        raise FedUnlearnError(f"{folder / MANIFEST} {_DAMAGED}: {RECOVERY_HINT}")
+        raise FedUnlearnError(f"{folder / MANIFEST} {_DAMAGED}: {RECOVERY_HINT}", code="damaged")
     return manifest
 
 
@@ -113,7 +113,7 @@ def read_raw(folder: Path) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise FedUnlearnError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
+        raise FedUnlearnError(f"cannot read {folder / MANIFEST}: {error.strerror}", code="file") from None
 
 
 def parse(content: bytes) -> Manifest | None:
@@ -157,13 +157,14 @@ def refuse(
     if len(found) > 2 and 2 * len(found) > listed:
         raise FedUnlearnError(
             f"{folder / MANIFEST} does not describe the files beside it ({', '.join(found)}): either it or "
-            f"they are of another run or time, or damaged; {remedy}"
+            f"they are of another run or time, or damaged; {remedy}",
+            code="damaged",
         )
     name, problem = next(iter(found.items()))
     others = f"; also bad: {', '.join(list(found)[1:])}" if len(found) > 1 else ""
     if name in DERIVED:
         remedy = "delete it and audit the run again"
-    raise FedUnlearnError(f"{folder / name} {problem}{others}: {remedy}")
+    raise FedUnlearnError(f"{folder / name} {problem}{others}: {remedy}", code="damaged")
 
 
 def require_listed(folder: Path) -> None:
@@ -171,7 +172,8 @@ def require_listed(folder: Path) -> None:
     if read_raw(folder) is None and covered(folder):
         raise FedUnlearnError(
             f"{folder} has no {MANIFEST}, so its files can be reported, but not continued or audited: "
-            "restore it, or choose another folder"
+            "restore it, or choose another folder",
+            code="damaged",
         )
 
 

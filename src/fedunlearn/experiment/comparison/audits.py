@@ -78,7 +78,7 @@ def audit_runs(comparison: Comparison, folder: Path, show: Show, *, workers: int
                     workers=workers,
                 )
             except FedUnlearnError as error:
-                raise FedUnlearnError(f"{named(runs[0])}: {error}") from None
+                raise FedUnlearnError(f"{named(runs[0])}: {error}", code=error.code) from None
 
 
 def _audit(

@@ -156,12 +156,12 @@ def read_comparison(
         raise FedUnlearnError(f"{path} compares nothing: add a table [methods.NAME] for each method")
     if scale is not None and scale not in plan.scale:
         hint = did_you_mean(scale, plan.scale) if plan.scale else "; it has none"
-        raise FedUnlearnError(f"{path} has no scale {scale!r}{hint}")
+        raise FedUnlearnError(f"{path} has no scale {scale!r}{hint}", code="unknown")
     size = scale or next(iter(plan.scale), "")
     for name in only:
         if name not in table and name not in columns:
             hint = did_you_mean(name, [*table, *filter(None, columns)])
-            raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}")
+            raise FedUnlearnError(f"{path} has no row or column {name!r}{hint}", code="unknown")
     for place, part in [("columns", columns), ("methods", table)]:
         for name, changes in part.items():
             _refuse_own(changes, f"{path}, {place}.{name}")
@@ -188,7 +188,8 @@ def read_comparison(
     for column in tried:
         if column not in columns:
             raise FedUnlearnError(
-                f"{path}: grid names an unknown column {column!r}{did_you_mean(column, columns)}"
+                f"{path}: grid names an unknown column {column!r}{did_you_mean(column, columns)}",
+                code="unknown",
             )
     first = next(iter(next(iter(experiments.values())).values()))
     return Comparison(
@@ -215,7 +216,7 @@ def _sizes(sizes: Any, plan: Plan, source: str) -> Mapping[str, Mapping[str, Any
     for name, changes in sizes.items():
         if name not in plan.scale:
             hint = did_you_mean(name, plan.scale) if plan.scale else "; the file has none"
-            raise FedUnlearnError(f"{source} names an unknown scale {name!r}{hint}")
+            raise FedUnlearnError(f"{source} names an unknown scale {name!r}{hint}", code="unknown")
         _refuse_own(changes, f"{source}.scale.{name}")
     return sizes
 
@@ -251,7 +252,9 @@ def _chosen(
 ) -> dict[str, dict[str, Any]]:
     for name in names or ():
         if name not in tables:
-            raise FedUnlearnError(f"{path} shows an unknown {name!r}{did_you_mean(name, tables)}")
+            raise FedUnlearnError(
+                f"{path} shows an unknown {name!r}{did_you_mean(name, tables)}", code="unknown"
+            )
     return dict(tables) if names is None else {name: tables[name] for name in names}
 
 

@@ -90,7 +90,7 @@ def _require_data(comparison: Comparison, folder: Path) -> None:
         except FedUnlearnError as error:
             others = len(comparison.columns) > 1
             hint = f"; or name other columns than {column} with --only" if others else ""
-            raise FedUnlearnError(f"{error}{hint}") from None
+            raise FedUnlearnError(f"{error}{hint}", code=error.code) from None
         read.add(wanted)
 
 
@@ -114,11 +114,12 @@ def _perform(experiment: Experiment, run: Path, folder: Path, show: Show, worker
     if (run / "outcome.json").exists():
         if check(read_json(run / "experiment.json"), str(run)) != experiment:
             raise FedUnlearnError(
-                f"{run} holds a run with another configuration: choose another folder with --out"
+                f"{run} holds a run with another configuration: choose another folder with --out",
+                code="occupied",
             )
     else:
         with show(str(run.relative_to(folder))) as listener:
             try:
                 perform(experiment, run, [listener], workers=workers)
             except FedUnlearnError as error:
-                raise FedUnlearnError(f"{run.relative_to(folder)}: {error}") from None
+                raise FedUnlearnError(f"{run.relative_to(folder)}: {error}", code=error.code) from None
