@@ -116,7 +116,7 @@ def test_only_rounds_in_a_row_without_a_direction_end_the_run():
 
 
 def test_a_request_without_targets_is_refused():
-    with refused("invalid", says="no target"):
+    with refused("unsuitable", says="no target"):
         unlearn(method["fedosd"](Schedule()), request(targets=()), Quadratics())
 
 
