@@ -123,7 +123,15 @@ def _plain(text: str | None) -> str:
     return (text or "").replace("[", "\\[").replace("|", "\\|")
 
 
-@maker("settings")
+SETTINGS = ROOT / "docs/settings.md"
+WRITTEN = re.compile(r"(?P<begin><!-- begin settings (?P<kind>[a-z]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def settings_page(page: str) -> str:
+    """The page of settings with the tables that the code has; ``python docs/hooks.py`` writes it."""
+    return WRITTEN.sub(lambda found: f"{found['begin']}\n{settings(found['kind'])}\n\n", page)
+
+
 def settings(kind: str) -> str:
     """Every key of an experiment, or of a comparison, with its default and meaning."""
     from fedunlearn.experiment import Experiment
@@ -145,7 +153,7 @@ def _settings(table: Any, title: str) -> list[str]:
         else:
             value = None if field.is_required() else field.get_default(call_default_factory=True)
             default = "" if value is None else f"`{dumps(value)}`"
-            lines.append(f"| `{key}` | {default} | {field.description} |")
+            lines.append(f"| `{key}` | {default} | {' '.join(field.description.split())} |")
     return [f"### {title}", about, "\n".join(lines), *deeper]
 
 
@@ -275,3 +283,7 @@ def on_post_build(config: MkDocsConfig) -> None:
             found = LOADED.search(path.read_text(encoding="utf-8"))
             if found:
                 raise PluginError(f"{path.name} would load from another host: {found[0][:120]}")
+
+
+if __name__ == "__main__":
+    SETTINGS.write_text(settings_page(SETTINGS.read_text(encoding="utf-8")), encoding="utf-8")

@@ -48,11 +48,13 @@ def requests(seed: int, anchored: bool, folder: str) -> list[tuple[float, float,
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
     server = fu.Server(model, held, folder=folder, training=TRAINING, seed=seed)
+    schedule = fu.Schedule(20, 0.02, 60, 0.1)
     rows = []
     for step in (
         lambda: server.train(rounds=200, lr=0.1),
-        lambda: server.forget(FIRST, schedule=fu.Schedule(20, 0.02, 60, 0.1)),
-        lambda: server.forget(SECOND, schedule=fu.Schedule(20, 0.02, 60, 0.1)),
+        # Guards would protect the second backdoor.
+        lambda: server.forget(FIRST, "fedosd", schedule, guards=None),
+        lambda: server.forget(SECOND, "fedosd", schedule, guards=None),
     ):
         if not anchored:
             server.anchors = ()

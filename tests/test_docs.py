@@ -284,7 +284,8 @@ def test_what_a_page_would_load_from_outside_is_found(hooks: Any, html: str, out
 
 
 def test_every_setting_is_explained(hooks: Any):
-    page = hooks.made("<!-- settings: experiment -->\n\n<!-- settings: comparison -->")
+    page = hooks.SETTINGS.read_text(encoding="utf-8")
+    assert hooks.settings_page(page) == page, "docs/settings.md is out of date: run python docs/hooks.py"
     assert "### [request]\n\nWhat is to be forgotten" in page
     assert (
         '| `targets` | `1` | Number of clients, drawn by the seed, or their names: `["client-3"]`. |' in page

@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import warnings
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_own_model_and_tensors(tmp_path):
 def test_own_model_takes_under_thirty_lines():
     lines = [line for line in (EXAMPLES / "own_model.py").read_text().splitlines() if line.strip()]
     assert len(lines) < 30
+
+
+def test_the_page_shows_what_successive_requests_print(tmp_path):
+    page = (EXAMPLES.parent / "docs/concepts.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| 2 \| yes \| (.*) \|$", page, re.MULTILINE)
+    requests = runpy.run_path(str(EXAMPLES / "successive_requests.py"))["requests"]
+    found = in_child(lambda: requests(2, True, str(tmp_path)))
+    shown = [float(number) for number in re.findall(r"[.\d]+", row)]
+    assert [*chain(*found)] == pytest.approx(shown, abs=0.02)  # another processor may round differently
 
 
 NUMBER = re.compile(r"(?<![\w-])[-+]?\d+\.\d+")

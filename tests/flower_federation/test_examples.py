@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import random
 import re
+import runpy
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -290,6 +291,17 @@ class TestPages:
         ]
         assert shown == [(Path(file).name, (EXAMPLES / file).read_text()) for file in files]
 
+    def test_the_readme_forgets_a_site(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (block,) = re.findall(
+            r'^```python title="forget.py"\n(.*?)^```$', (ROOT / "README.md").read_text(), re.M | re.S
+        )
+        (tmp_path / "forget.py").write_text(block)
+        shown = runpy.run_path(str(tmp_path / "forget.py"))
+        model = nn.Sequential(nn.Linear(4, 3))
+        shown["forget_site"](flower.LocalGrid(nudging(), [{}] * 4, names=SITES), model)
+        assert read_outcome(tmp_path / "runs/site-3/0-forget-site-3-retrain")["status"] == "done"
+
     def test_the_table_of_methods_is_what_an_app_can_run(self, tmp_path):
         page = (ROOT / "docs/flower/existing-app.md").read_text()
         table = page[page.index("## Which methods work") : page.index("Eleven methods")]
@@ -307,10 +319,9 @@ class TestPages:
 OURS = "our client code"
 
 
-def needs(folder: Path) -> dict[str, set[str]]:
-    """For every method the losses that a ClientApp needs handlers for, found out without asking a client."""
+def nudging() -> ClientApp:
+    """An app whose training moves every weight a little."""
     app = ClientApp()
-    model = nn.Sequential(nn.Linear(4, 3))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -320,7 +331,18 @@ def needs(folder: Path) -> dict[str, set[str]]:
         content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
-    grid = flower.LocalGrid(app, [{}] * 4, names=SITES)
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        metrics = {"eval_acc": 0.5, "eval_loss": 1.0, "forget_loss": 1.0, "num-examples": 1}
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+    return app
+
+
+def needs(folder: Path) -> dict[str, set[str]]:
+    """For every method the losses that a ClientApp needs handlers for, found out without asking a client."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    grid = flower.LocalGrid(nudging(), [{}] * 4, names=SITES)
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=4)
     recording = flower.Recording(strategy, model, folder / "history", list(KINDS))
     recording.start(
