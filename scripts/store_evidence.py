@@ -18,10 +18,10 @@ from statistics import fmean
 from typing import Any
 
 from fedunlearn.core import FedUnlearnError
-from fedunlearn.evidence import Evidence
+from fedunlearn.evidence import Comeback, Evidence
 from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.report import markdown, read_evidence, read_run
-from fedunlearn.report.audits import ATTACKS, REFERENCES, below_floor, comeback
+from fedunlearn.report.audits import REFERENCES, below_floor
 from fedunlearn.report.summary import summarise
 from fedunlearn.runs import read_json, write
 from fedunlearn.studies.paper.results_page import MARKED
@@ -110,14 +110,19 @@ def audit(evidence: Evidence, folder: Path) -> dict[str, Any]:
         "tow": {name: each.value for name, each in evidence.tug_of_war.items()},
         "relearning": {
             attack: {"model": each.rounds, "retrained": each.rounds_retrained, "limit": each.limit}
-            for attack in ATTACKS
-            if (each := comeback(evidence, attack)) is not None
+            for attack, each in _comebacks(evidence)
+            if each.threshold is not None
         },
         "asr": {name: each.share for name, each in target.asr.items()},
         "asr_unseen": {name: each.share for name, each in target.asr_unseen.items()},
         **_costs(evidence, folder),
     }
     return {key: _rounded(value) for key, value in found.items() if value not in (None, {})}
+
+
+def _comebacks(evidence: Evidence) -> list[tuple[str, Comeback]]:
+    found = evidence.relearning
+    return [] if found is None else [("post-training", found.posttraining), ("fine-tuning", found.finetuning)]
 
 
 def _costs(evidence: Evidence, folder: Path) -> dict[str, float | None]:

@@ -82,7 +82,7 @@ def test_a_run_is_audited_against_retraining(here, finished):
     found = evidence(run)
     (target,) = found["targets"]
     assert f"target {target}" in result.stdout
-    for column in ("JS forgotten", "JS unseen", "probe", "second retraining"):
+    for column in ("JS", "JS, unseen", "Probe", "second retraining"):
         assert column in result.stdout
     assert "ASR" not in result.stdout
     assert found["tug_of_war"].keys() == {"model", "original", "again"}

@@ -190,7 +190,7 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     places = wanted.audited(copied, "clean-iid")
     (header, *rows), (clients, *_), (measures, *beside) = evidence_tables(places)
     assert [row[0] for row in rows] == ["ω⁰", "retraining", "second retraining", "finetune", "federaser"]
-    assert header[1:6] == ["Verdict", "Hardest alarms", "AUC", "AUC gap", "Hardest gap"]
+    assert header[1:6] == ["Verdict", "Hardest alarms", "AUC", "AUC gap", "Hardest AUC gap"]
     assert "ASR gap" not in header
     evidence = {row: read_evidence(folders[0]) for row, folders in places.items()}
     for row in rows:
@@ -201,7 +201,7 @@ def test_the_table_counts_verdicts_and_alarms(copied):
     for target, found in first.items():
         assert found.finding.difference == pytest.approx(-second[target].finding.difference)
     relearned = [f"Relearn, {attack}" for attack in ("post-training", "fine-tuning")]
-    assert clients[1:] == ["Target acc", "Target gap", "Worst gap", "Harmed", "n"]
+    assert clients[1:] == ["Target acc", "Target acc gap", "Worst gap", "Harmed", "n"]
     assert measures[1:] == ["Plain AUC", "JS", "JS floor", "Probe gap", "ToW", *relearned]
     for row in beside:
         (target,) = evidence[row[0]].targets.values()
@@ -211,14 +211,15 @@ def test_the_table_counts_verdicts_and_alarms(copied):
         assert row[4] == f"{target.probe['model'].gap:.1%}"
     backdoored, _, others = evidence_tables(tiny("backdoor-iid", "finetune").audited(copied, "backdoor-iid"))
     assert "ASR gap" in backdoored[0]
-    assert "ASR gap, unseen" in others[0]
+    assert "ASR, unseen gap" in others[0]
 
     run = copied / "clean-iid/seed-4/finetune"
     other = shutil.copytree(run, copied / "clean-iid/seed-5/finetune")
     values = read_json(run / "evidence.json")
     (name,) = values["targets"]
     values["targets"][name]["tail"] = values["targets"][name]["finding"] | {"verdict": "over"}
-    values["targets"][name]["finding"] |= {"verdict": "no_signal", "difference": 0.25}
+    level = values["targets"][name]["finding"]["reference_auc"]
+    values["targets"][name]["finding"] |= {"verdict": "no_signal", "auc": level + 0.25, "difference": 0.25}
     edit(other, {"evidence.json": json.dumps(values)})
     learned = [2.0] * 12 + [0.5] * 9
     values["relearning"] = {

@@ -91,11 +91,11 @@ def test_measures_stand_beside_those_of_the_other_models(audited):
     auc = cells(lines, "AUC")
     assert (auc["the model"], auc["ω⁰"]) == (f"{target.finding.auc:.3f}",) * 2
     assert auc["retraining"] == f"{target.finding.reference_auc:.3f}"
-    js = cells(lines, "JS, forgotten")
+    js = cells(lines, "JS")
     assert (js["the model"], js["retraining"]) == (f"{target.distance['model'].forgotten:.3f}", "–")
     assert js["second retraining"] == f"{target.distance['again'].forgotten:.3f}"
-    assert cells(lines, "TPR at 1 %")["the model"] == f"{target.tpr['1 %']['model'].tpr:.1%}"
-    assert cells(lines, "ASR, unseen pictures")["retraining"] == f"{target.asr_unseen['retrained'].share:.1%}"
+    assert cells(lines, "TPR 1 %")["the model"] == f"{target.tpr['1 %']['model'].tpr:.1%}"
+    assert cells(lines, "ASR, unseen")["retraining"] == f"{target.asr_unseen['retrained'].share:.1%}"
     assert all(len(line[-1]) > 20 for line in lines[1:])
 
 
@@ -219,7 +219,7 @@ def test_a_comparison_says_who_forgets_too_little(audited_comparison, tmp_path):
     shown = {name: line[0].text for name, _, line in verdicts.lines}
     assert (shown["method-00"], shown["method-01"]) == ("EQUIVALENT 2/2", "UNDER 2/2")
     assert [heading.title for heading in verdicts.headings][-1] == "ASR gap"
-    assert {"JS", "JS floor", "TPR 1 %", "Probe gap", "ToW", "ASR gap, unseen"} <= {
+    assert {"JS", "JS floor", "TPR 1 %", "Probe gap", "ToW", "ASR, unseen gap"} <= {
         heading.title for heading in measures.headings
     }
     assert [len(lane.bars) for lane in found["intervals"].lanes] == [2] * 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -85,12 +85,13 @@ def audit(
 
 def _print_evidence(found: Evidence, run: Path) -> None:
     from ..report import collect
+    from ..report.account import beside
 
     out.print()
     for target, evidence in found.targets.items():
         out.print(f"target {target}", soft_wrap=True)
         print_table(_target_table(evidence))
-        if measured := _measure_table(evidence):
+        if measured := beside(found, target):
             print_table(measured)
     for measure, clients in found.influence.items():
         out.print(f"{measure} of each client on unseen data")
@@ -135,35 +136,6 @@ def _alarm(finding: Finding) -> str:
     if interval is None:
         return "-"
     return str(interval) if interval.level == 0.95 else f"{interval} at {100 * interval.level:.3g} %"
-
-
-MODELS = {"model": "model", "retrained": "retraining", "again": "second retraining", "original": "ω⁰"}
-
-
-def _measure_table(evidence: TargetEvidence) -> list[list[str]]:
-    """Measures beside the verdict: a column each, a row for each model."""
-    columns = {f"TPR at {fpr}": _cells(found, "tpr") for fpr, found in evidence.tpr.items()}
-    columns |= {
-        "JS forgotten": _cells(evidence.distance, "forgotten", interval=False),
-        "JS unseen": _cells(evidence.distance, "unseen", interval=False),
-        "probe": _cells(evidence.probe, "share"),
-        "ASR training": _cells(evidence.asr, "share"),
-        "ASR unseen": _cells(evidence.asr_unseen, "share"),
-    }
-    shown = {title: cells for title, cells in columns.items() if cells}
-    rows = [
-        [title, *(cells.get(model, "-") for cells in shown.values())]
-        for model, title in MODELS.items()
-        if any(model in cells for cells in shown.values())
-    ]
-    return [["", *shown], *rows] if rows else []
-
-
-def _cells(found: Mapping[str, Any], value: str, interval: bool = True) -> dict[str, str]:
-    return {
-        model: f"{getattr(each, value):.3f}{f' {each.interval}' if interval else ''}"
-        for model, each in found.items()
-    }
 
 
 def _influence_table(found: Mapping[str, Influence], targets: Collection[str]) -> list[list[str]]:

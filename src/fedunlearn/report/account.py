@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..evidence import Evidence, Finding, Influence, TargetEvidence, Verdict
+from ..evidence import Evidence, Finding, Influence, Verdict
 from ..evidence.influence import influence_sentence
 from ..evidence.verdicts import ALARM_MINIMUM, MINIMUM
-from .audits import ATTACKS, comeback, harmed
+from ..measures.evidence import MEASURES, Measure
+from .audits import harmed
 from .evidence import verdict_text
 from .tables import Lines
 
@@ -102,85 +103,31 @@ def models(evidence: Evidence) -> Lines:
     return lines
 
 
-MEANINGS = {
-    "AUC": "Decides the verdict. Above retraining: remembered. Below: worse than retraining.",
-    "AUC, hardest tenth": "The same on the hardest examples, where memory shows first. Only raises alarms.",
-    "AUC of plain losses": "What many attacks use. Near 0.5 also where nothing was forgotten.",
-    "TPR at": "Share of forgotten examples that an attack finds at so few false alarms.",
-    "JS, forgotten": "Distance of outputs to those of retraining, 0 to 1. The second retraining is chance.",
-    "JS, unseen": "The same on unseen examples: an equal excess here is a changed model, not memory.",
-    "Probe": "Accuracy of a linear probe on the last hidden layer. Above retraining: the layer still knows.",
-    "ASR, training pictures": "Success of the backdoor. Compare with retraining; zero is not the aim.",
-    "ASR, unseen pictures": "The same on pictures that nobody trained on: does the trigger work?",
-    "Canaries": "Share of right guesses which planted examples were trained on; 50 % is chance.",
-    "Accuracy": "On unseen data of the target: what it knows of its own kind of data.",
-    "ToW": "Tug of war: the product of 1 − |accuracy − accuracy of retraining| on forgotten, retained and "
-    "test examples; 1 is like retraining.",
-    "Relearn, post-training": "Rounds until the forgotten returns while the retained clients train on.",
-    "Relearn, fine-tuning": "Rounds until the forgotten returns while the target teaches some of it.",
-}
-"""One line for each measure."""
-
-
-def measures(evidence: Evidence, name: str) -> Lines:
+def measures(evidence: Evidence, target: str) -> Lines:
     """What was measured of one target: a line for each measure, a column for each model, and the meaning."""
-    found = {title: cells for title, cells in _measured(evidence, name) if "model" in cells}
-    roles = [role for role in ROLES if any(role in cells for cells in found.values())]
+    lines = _measured(evidence, target, MEASURES.values())
+    helps = {measure.metric.title: measure.metric.help for measure in MEASURES.values()}
+    return [[*line, helps.get(line[0], "Meaning")] for line in lines]
+
+
+def beside(evidence: Evidence, target: str) -> Lines:
+    """The measures beside the verdict with their intervals; empty where there are none."""
+    shown = [measure for key, measure in MEASURES.items() if key not in ("auc", "hardest", "plain")]
+    lines = _measured(evidence, target, shown, intervals=True)
+    return lines if len(lines) > 1 else []
+
+
+def _measured(evidence: Evidence, target: str, shown: Iterable[Measure], *, intervals: bool = False) -> Lines:
+    values = {measure: measure.of(evidence, target) for measure in shown}
+    found = {measure: each for measure, each in values.items() if "model" in each}
+    roles = [role for role in ROLES if any(role in each for each in found.values())]
     return [
-        ["Measure", *(ROLES[role][0] for role in roles), "Meaning"],
+        ["Measure", *(ROLES[role][0] for role in roles)],
         *(
-            [title, *(cells.get(role, "–") for role in roles), _meaning(title)]
-            for title, cells in found.items()
+            [measure.metric.title, *(measure.text(each.get(role), interval=intervals) for role in roles)]
+            for measure, each in found.items()
         ),
     ]
-
-
-def _meaning(title: str) -> str:
-    return MEANINGS["TPR at" if title.startswith("TPR at") else title]
-
-
-def _measured(evidence: Evidence, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    target = evidence.targets[name]
-    yield "AUC", _texts(_aucs(target))
-    if target.tail is not None:
-        standard = target.tail.reference_auc
-        tail = {"model": target.tail.auc} | ({} if standard is None else {"retrained": standard})
-        yield "AUC, hardest tenth", _texts(tail)
-    if target.losses is not None:
-        yield "AUC of plain losses", _texts({"model": target.losses.auc})
-    for fpr, rates in target.tpr.items():
-        yield f"TPR at {fpr}", _shares({model: rate.tpr for model, rate in rates.items()})
-    for kind in ("forgotten", "unseen"):
-        yield f"JS, {kind}", _texts({model: getattr(each, kind) for model, each in target.distance.items()})
-    yield "Probe", _shares({model: rate.share for model, rate in target.probe.items()})
-    yield "ASR, training pictures", _shares({model: rate.share for model, rate in target.asr.items()})
-    yield "ASR, unseen pictures", _shares({model: rate.share for model, rate in target.asr_unseen.items()})
-    yield "Canaries", _shares({model: each.correct / each.guesses for model, each in target.canaries.items()})
-    own = evidence.influence.get("accuracy", {}).get(name)
-    if own is not None:
-        yield "Accuracy", _shares({"model": own.value, "retrained": own.retrained})
-    yield "ToW", _texts({model: tug.value for model, tug in evidence.tug_of_war.items()})
-    for attack in ATTACKS:
-        if (back := comeback(evidence, attack)) is not None:
-            rounds = {"model": back.shown(back.rounds), "retrained": back.shown(back.rounds_retrained)}
-            yield f"Relearn, {attack}", rounds
-
-
-def _aucs(target: TargetEvidence) -> Mapping[str, float]:
-    standard = target.finding.reference_auc
-    return {
-        "model": target.finding.auc,
-        **({} if standard is None else {"retrained": standard}),
-        **({} if target.original is None else {"original": target.original.auc}),
-    }
-
-
-def _texts(found: Mapping[str, float]) -> dict[str, str]:
-    return {model: f"{value:.3f}" for model, value in found.items()}
-
-
-def _shares(found: Mapping[str, float]) -> dict[str, str]:
-    return {model: f"{value:.1%}" for model, value in found.items()}
 
 
 def harm(evidence: Evidence) -> list[str]:

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from statistics import fmean, median_low
+from statistics import fmean
+from typing import Literal
 
-from ..evidence import Comeback, Evidence, Influence, Rate, TargetEvidence, corrected
+from ..evidence import Evidence, Influence, corrected
+from ..measures.evidence import MEASURES, Value
 from ..measures.metrics import Metric
 from .evidence import read_evidence, verdict_text
 from .summary import mean_text
@@ -51,39 +52,19 @@ def _words(key: str, title: str, help: str, tell: Callable[[Sequence[Evidence]],
     return Column(key, title, help, told)
 
 
-def _mean(of: Callable[[TargetEvidence], float | None]) -> Callable[[Evidence], float | None]:
-    """The mean over the targets that have the number."""
-
-    def measured(evidence: Evidence) -> float | None:
-        values = [value for target in evidence.targets.values() if (value := of(target)) is not None]
-        return fmean(values) if values else None
-
-    return measured
-
-
-def _accuracy(evidence: Evidence, *, of_targets: bool) -> list[Influence]:
+def _retained(evidence: Evidence) -> dict[str, Influence]:
+    """The accuracy of retained clients on their unseen data."""
     clients = evidence.influence.get("accuracy", {})
-    return [each for client, each in clients.items() if (client in evidence.targets) == of_targets]
-
-
-def _target_accuracy(evidence: Evidence) -> float | None:
-    found = _accuracy(evidence, of_targets=True)
-    return fmean(each.value for each in found) if found else None
-
-
-def _target_gap(evidence: Evidence) -> float | None:
-    found = _accuracy(evidence, of_targets=True)
-    return fmean(each.difference for each in found) if found else None
+    return {client: each for client, each in clients.items() if client not in evidence.targets}
 
 
 def _worst_gap(evidence: Evidence) -> float | None:
-    return min((each.difference for each in _accuracy(evidence, of_targets=False)), default=None)
+    return min((each.difference for each in _retained(evidence).values()), default=None)
 
 
 def harmed(evidence: Evidence) -> list[str] | None:
     """Retained clients that lose more accuracy than chance explains; None without a second retraining."""
-    clients = evidence.influence.get("accuracy", {})
-    known = {client: each for client, each in clients.items() if client not in evidence.targets}
+    known = _retained(evidence)
     if all(each.beyond is None for each in known.values()):
         return None
     return [client for client, each in known.items() if each.beyond and each.difference < 0]
@@ -91,8 +72,7 @@ def harmed(evidence: Evidence) -> list[str] | None:
 
 def below_floor(evidence: Evidence) -> list[str] | None:
     """The same by the noise floor alone, whatever the number of examples."""
-    clients = evidence.influence.get("accuracy", {})
-    known = {client: each for client, each in clients.items() if client not in evidence.targets}
+    known = _retained(evidence)
     if all(each.floor is None for each in known.values()):
         return None
     return [client for client, each in known.items() if each.beyond_floor and each.difference < 0]
@@ -101,14 +81,6 @@ def below_floor(evidence: Evidence) -> list[str] | None:
 def _harmed(evidence: Evidence) -> float | None:
     found = harmed(evidence)
     return None if found is None else float(len(found))
-
-
-def _gap(found: Mapping[str, Rate]) -> float | None:
-    return found["model"].gap if "model" in found else None
-
-
-def _distance(target: TargetEvidence, model: str) -> float | None:
-    return target.distance[model].forgotten if model in target.distance else None
 
 
 def verdict_counts(evidence: Sequence[Evidence]) -> str:
@@ -128,29 +100,50 @@ def alarm_count(evidence: Sequence[Evidence]) -> str:
     return f"{alarms}/{len(tested)}" if tested else "–"
 
 
-ATTACKS = ("post-training", "fine-tuning")
-"""The retained clients train on; the target teaches some of its examples."""
+def _measured(key: str, shown: Literal["", "gap", "floor"] = "") -> Column:
+    """A measure of the model; what it has more than retraining; or that of the second retraining."""
+    measure = MEASURES[key]
+    metric = measure.metric
+    help = {
+        "": metric.help,
+        "gap": f"{metric.title} minus that of retraining. {metric.help}",
+        "floor": f"{metric.title} of a second retraining: what chance alone explains.",
+    }[shown]
+
+    def number(evidence: Evidence, target: str) -> float | None:
+        if shown == "gap":
+            return measure.gap(evidence, target)
+        value = measure.of(evidence, target).get("again" if shown else "model")
+        return None if value is None else value.number
+
+    def mean(evidence: Evidence) -> float | None:
+        """The mean over the targets that have the number."""
+        values = [found for target in evidence.targets if (found := number(evidence, target)) is not None]
+        return fmean(values) if values else None
+
+    title = " ".join(filter(None, (metric.title, shown)))
+    name = "_".join(filter(None, ("audit", key, shown)))
+    return _numbers(replace(metric, key=name, title=title, help=help), mean)
 
 
-def comeback(evidence: Evidence, attack: str) -> Comeback | None:
-    """Return how soon the forgotten returns under an attack; None if that is not known."""
-    if evidence.relearning is None:
-        return None
-    found: Comeback = getattr(evidence.relearning, attack.replace("-", ""))
-    return None if found.threshold is None else found
+def _relearned(key: str) -> Column:
+    """Median rounds of the model / of retraining."""
+    measure = MEASURES[key]
+
+    def told(audits: Sequence[Evidence]) -> str:
+        found = [values for each in audits if (values := measure.of(each, next(iter(each.targets))))]
+        return " / ".join(
+            measure.text(sorted((each[model] for each in found), key=_rounds)[(len(found) - 1) // 2])
+            for model in ("model", "retrained")
+            if found
+        )
+
+    help = f"{measure.metric.help} The model / retraining, which never knew it; the median over seeds."
+    return _words(f"audit_{key}", measure.metric.title, help, lambda audits: told(audits) or "–")
 
 
-def relearn_text(evidence: Sequence[Evidence], attack: str) -> str:
-    """Rounds of the model / of retraining."""
-    found = [back for each in evidence if (back := comeback(each, attack)) is not None]
-    ours, theirs = ([back.rounds for back in found], [back.rounds_retrained for back in found])
-    return f"{_rounds(ours, found)} / {_rounds(theirs, found)}" if found else "–"
-
-
-def _rounds(rounds: Sequence[int | None], found: Sequence[Comeback]) -> str:
-    """The median, with ``>`` where the forgotten does not return within the limit."""
-    middle = median_low(math.inf if each is None else each for each in rounds)
-    return f"> {found[0].limit}" if math.isinf(middle) else f"{middle:g}"
+def _rounds(value: Value) -> float:
+    return math.inf if value.more else value.number
 
 
 JUDGED = (
@@ -168,77 +161,16 @@ JUDGED = (
         "Audits in which the hardest tenth of the examples differs from retraining, of those with enough.",
         alarm_count,
     ),
-    _numbers(
-        Metric(
-            "audit_auc",
-            "AUC",
-            "",
-            3,
-            "retraining",
-            "Probability that the calibrated loss of a forgotten example is below that of an unseen one.",
-        ),
-        _mean(lambda target: target.finding.auc),
-    ),
-    _numbers(
-        Metric(
-            "audit_difference",
-            "AUC gap",
-            "",
-            3,
-            "retraining",
-            "AUC of the model minus that of retraining. Above 0 the model remembers more; below 0 it is "
-            "worse on the forgotten examples than retraining.",
-        ),
-        _mean(lambda target: target.finding.difference),
-    ),
-    _numbers(
-        Metric(
-            "audit_tail",
-            "Hardest gap",
-            "",
-            3,
-            "retraining",
-            "The AUC gap on the hardest tenth of the examples, where memorisation shows first.",
-        ),
-        _mean(lambda target: target.tail.difference if target.tail else None),
-    ),
-    _numbers(
-        Metric(
-            "audit_asr_gap",
-            "ASR gap",
-            "share",
-            1,
-            "retraining",
-            "Success of the backdoor on training pictures minus that after retraining.",
-        ),
-        _mean(lambda target: _gap(target.asr)),
-    ),
+    _measured("auc"),
+    _measured("auc", "gap"),
+    _measured("hardest", "gap"),
+    _measured("asr", "gap"),
 )
 """Verdicts and what is shown first beside them."""
 
 CLIENTS = (
-    _numbers(
-        Metric(
-            "audit_target_acc",
-            "Target acc",
-            "share",
-            1,
-            "retraining",
-            "Accuracy on the targets' unseen data.",
-        ),
-        _target_accuracy,
-    ),
-    _numbers(
-        Metric(
-            "audit_target_gap",
-            "Target gap",
-            "share",
-            1,
-            "retraining",
-            "Accuracy on the targets' unseen data minus that of retraining.",
-        ),
-        _target_gap,
-    ),
+    _measured("target_acc"),
+    _measured("target_acc", "gap"),
     _numbers(
         Metric(
             "audit_worst_gap",
@@ -265,104 +197,21 @@ CLIENTS = (
     ),
     _numbers(
         Metric("audit_n", "n", "examples", 0, "none", "Unseen examples of the retained client with fewest."),
-        lambda evidence: min(
-            (each.n for each in _accuracy(evidence, of_targets=False) if each.n), default=None
-        ),
+        lambda evidence: min((each.n for each in _retained(evidence).values() if each.n), default=None),
     ),
 )
 """What clients gain and lose on unseen data."""
 
 BESIDE = (
-    _numbers(
-        Metric(
-            "audit_losses",
-            "Plain AUC",
-            "",
-            3,
-            "none",
-            "The AUC of plain losses, which many attacks use; near 0.5 also where nothing was forgotten.",
-        ),
-        _mean(lambda target: target.losses.auc if target.losses else None),
-    ),
-    _numbers(
-        Metric(
-            "audit_tpr",
-            "TPR 1 %",
-            "share",
-            1,
-            "retraining",
-            "Share of forgotten examples that an attack finds at 1 % false alarms; 1 % is chance. The row of "
-            "retraining shows the level to reach.",
-        ),
-        _mean(lambda target: found["model"].tpr if (found := target.tpr.get("1 %")) else None),
-    ),
-    _numbers(
-        Metric(
-            "audit_js",
-            "JS",
-            "",
-            3,
-            "lower",
-            "Mean Jensen–Shannon distance of outputs on forgotten examples to those of retraining, 0 to 1.",
-        ),
-        _mean(lambda target: _distance(target, "model")),
-    ),
-    _numbers(
-        Metric(
-            "audit_js_floor",
-            "JS floor",
-            "",
-            3,
-            "none",
-            "The same distance between two retrainings: what chance alone explains.",
-        ),
-        _mean(lambda target: _distance(target, "again")),
-    ),
-    _numbers(
-        Metric(
-            "audit_probe_gap",
-            "Probe gap",
-            "share",
-            1,
-            "retraining",
-            "Accuracy of a linear probe on the last hidden layer, on the targets' unseen examples, minus "
-            "that of retraining. Above 0 the layer still holds what the outputs may hide.",
-        ),
-        _mean(lambda target: _gap(target.probe)),
-    ),
-    _numbers(
-        Metric(
-            "audit_tow",
-            "ToW",
-            "",
-            3,
-            "higher",
-            "Tug of war: the product of 1 − |accuracy − accuracy of retraining| on forgotten, retained and "
-            "test examples; 1 is like retraining.",
-        ),
-        lambda evidence: found["model"].value if (found := evidence.tug_of_war) else None,
-    ),
-    _numbers(
-        Metric(
-            "audit_asr_unseen_gap",
-            "ASR gap, unseen",
-            "share",
-            1,
-            "retraining",
-            "Success of the backdoor on pictures that nobody trained on, minus that after retraining.",
-        ),
-        _mean(lambda target: _gap(target.asr_unseen)),
-    ),
-    *(
-        _words(
-            f"audit_{attack}",
-            f"Relearn, {attack}",
-            f"Rounds of {attack} until the forgotten returns to the model / to retraining, which never knew "
-            "it; the median over seeds. > means that it did not return in time.",
-            partial(relearn_text, attack=attack),
-        )
-        for attack in ATTACKS
-    ),
+    _measured("plain"),
+    _measured("tpr"),
+    _measured("js"),
+    _measured("js", "floor"),
+    _measured("probe", "gap"),
+    _measured("tow"),
+    _measured("asr_unseen", "gap"),
+    _relearned("relearn_posttraining"),
+    _relearned("relearn_finetuning"),
 )
 """What never decides a verdict."""
 
