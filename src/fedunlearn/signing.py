@@ -253,11 +253,7 @@ def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:
 
     The same run may claim it again after a crash. A kill leaves at most a hidden file that nothing reads.
     """
-    require(isinstance(run, str) and 0 < len(run) <= 200, "run", run, "a name of 1 to 200 characters")
-    content = _canonical({"run": run})
-    # The client is part of the name: no client can use up the nonce of another.
-    identity = _canonical([request.federation, request.client, request.nonce])
-    claim = folder / hashlib.sha256(identity).hexdigest()
+    claim, content = _claim(folder, request, run)
     temporary = folder / f".{claim.name}.{secrets.token_hex(8)}.partial"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -277,14 +273,28 @@ def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        ours = claim.read_bytes() == content
+        require_unused(folder, request, run)
     except OSError as error:
         raise FedUnlearnError(
             f"cannot record the request in {folder}: {error.strerror or error}; "
             "choose a folder that is writable, has free space and supports hard links",
             code="file",
         ) from error
+
+
+def require_unused(folder: Path, request: ErasureRequest, run: str) -> None:
+    """Refuse a request whose nonce another run has claimed."""
+    claim, content = _claim(folder, request, run)
+    ours = not claim.exists() or claim.read_bytes() == content
     _check(ours, Refusal.REPLAYED, "another run has used this request: sign a new one")
+
+
+def _claim(folder: Path, request: ErasureRequest, run: str) -> tuple[Path, bytes]:
+    """Return the file that claims a nonce for a run, and its content."""
+    require(isinstance(run, str) and 0 < len(run) <= 200, "run", run, "a name of 1 to 200 characters")
+    # The client is part of the name: no client can use up the nonce of another.
+    identity = _canonical([request.federation, request.client, request.nonce])
+    return folder / hashlib.sha256(identity).hexdigest(), _canonical({"run": run})
 
 
 def _check(fine: bool, reason: Refusal, sentence: str) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 ONCE_ERRORS = """
 absent changed client damaged data download environment failed file finished forgotten history in-use invalid
-key missing model not-audited not-forgotten not-measured not-ready occupied other-model package purged
+key missing model not-audited not-forgotten not-measured occupied other-model package purged
 unfinished unknown unsuitable usage
 """
 ONCE_WARNINGS = """

@@ -312,8 +312,9 @@ def test_the_desk_and_the_federation_must_know_the_same_key(folder, model, expec
     grid.keys[2] = renewed[1]
     case = receive(desk, signed(model), fu.module_hash(model))
     federation = flower.connect(grid, build(), clients=3, patience=QUICK)
-    with pytest.raises(Refused, match="signed with another key"):
+    with pytest.raises(FedUnlearnError, match="signed with another key") as caught:
         answered(desk, case.id, federation, model)
+    assert caught.value.code == "unknown-key"
     assert desk.case(case.id).state is RequestState.AUTHENTICATED
     assert not (desk.place(case.id) / "run").exists()
     assert after(answered(desk, case.id, connected(folder), model)) == expected

@@ -18,8 +18,9 @@ from support.closed_form import (
     recorded,
     request,
 )
-from support.desks import Unsteady, document, make, network, opened, production
+from support.desks import FEDERATION, NOW, Unsteady, document, make, network, opened, production
 from support.desks import federation as ward
+from support.erasures import public_key
 from support.federations import network as model_of
 from support.flower_apps import QUICK, connected, existing, grid
 
@@ -45,6 +46,7 @@ from fedunlearn.engines import flower
 from fedunlearn.erasure import RequestState, erase, plan_erasure, receive
 from fedunlearn.erasure.plan import Plan, make_plan
 from fedunlearn.methods import recommend
+from fedunlearn.signing import check_request, require_unused, use_nonce
 
 NEVER = 10**9
 HARMLESS = Guards(harm=1e3, budget=1e6)
@@ -399,8 +401,53 @@ def other_settings(folder, asked):
     change(folder, "floor = 1.0", "floor = 0.9")
 
 
+def no_history(folder, asked):
+    asked["history"] = folder / "history.safetensors"
+
+
+class Strict(Unsteady):
+    """Must be shown the signed request, as Flower must; it may have answered another client before."""
+
+    authorised = "site-2"
+
+    def __init__(self, key=WARD):
+        super().__init__()
+        self.key = public_key(key)
+
+    def examine(self, client, document, *, name, model, folder, ledger, now):
+        asked = {"client": client, "federation": name, "model_sha256": model, "public_key": self.key}
+        request = check_request(document, **asked, now=now)
+        require_unused(ledger, request, str(folder))
+        return request
+
+    def authorise(self, client, document, *, folder, ledger, **settings):
+        request = self.examine(client, document, folder=folder, ledger=ledger, **settings)
+        use_nonce(ledger, request, str(folder))
+        self.authorised = client
+
+
+def other_key(folder, asked):
+    asked["federation"] = Strict("site-2")
+
+
+def replayed(folder, asked):
+    there = asked["federation"] = Strict()
+    settings = {"name": FEDERATION, "model": None, "ledger": folder / "nonces/federation", "now": NOW}
+    there.authorise(WARD, document(), folder="elsewhere", **settings)
+    there.authorised = None
+
+
+def authorised_for_another(folder, asked):
+    asked.update(federation=Strict(), gone=True)
+    change(folder, '"fedosd"', '"fast-retrain"')
+
+
 def nothing(folder, asked):
     pass
+
+
+def shown(folder, asked):
+    asked["federation"] = Strict()
 
 
 def continued(folder, asked):
@@ -409,39 +456,65 @@ def continued(folder, asked):
     absent(folder, asked)
 
 
-OBSTACLES = (
-    *(small, needy, crowded, slow, absent, gone, stranger),
-    *(other_model, unspeakable, overtaken, other_settings),
-)
+REFUSALS = {
+    small: "data",
+    needy: "unsuitable",
+    crowded: "unsuitable",
+    slow: "unsuitable",
+    absent: "absent",
+    gone: "unsuitable",
+    stranger: "not-forgotten",
+    other_model: "other-model",
+    unspeakable: "invalid",
+    overtaken: "unfinished",
+    other_settings: "changed",
+    no_history: "invalid",
+    other_key: "unknown-key",
+    replayed: "replayed",
+    authorised_for_another: "unsuitable",
+}
+"""Everything for which ``erase`` refuses a request that the desk has accepted, with its code."""
+
+
+def refusal(call) -> tuple[str, str]:
+    with pytest.raises(FedUnlearnError) as caught:
+        call()
+    said = str(caught.value).removeprefix("the request cannot be answered yet: ").partition(" (and ")[0]
+    return caught.value.code, said
 
 
 @LENGTHY
 @pytest.mark.parametrize("received", [True, False], ids=["received", "signed"])
-@pytest.mark.parametrize("obstacle", [*OBSTACLES, nothing, continued], ids=lambda each: each.__name__)
-def test_a_plan_has_problems_exactly_where_erase_refuses(obstacle, received, tmp_path):
-    folder = make(tmp_path / "desk")
-    if not received and obstacle in (other_settings, continued):
+@pytest.mark.parametrize("case", [*REFUSALS, nothing, shown, continued], ids=lambda each: each.__name__)
+def test_a_plan_has_problems_exactly_where_erase_refuses(case, received, tmp_path):
+    if not received and case in (other_settings, continued):
         pytest.skip("a request that has begun was received")
+    folder = make(tmp_path / "desk")
     desk = opened(folder)
     if received:
         receive(desk, document(), module_hash(production(desk)))
     asked = {"federation": ward(), "model": production(desk), "gone": False, "history": None, "engine": "own"}
-    obstacle(folder, asked)
+    case(folder, asked)
     desk, given = opened(folder), dict(asked)
     there, model = given.pop("federation"), given.pop("model")
-    text = None if received else document()
-    plan = plan_erasure(desk, WARD, there, model, document=text, **given)
-    case = receive(desk, document(), module_hash(production(desk)))
-    try:
-        case = erase(desk, case.id, there, model, **given)
-    except FedUnlearnError as error:
-        said = str(error).removeprefix("the request cannot be answered yet: ").partition(" (and ")[0]
-        assert said == plan.problems[0]
-        assert obstacle in OBSTACLES
+
+    def plan():
+        return plan_erasure(desk, WARD, there, model, document=None if received else document(), **given)
+
+    def answer():
+        request = receive(desk, document(), module_hash(production(desk)))
+        return erase(desk, request.id, there, model, **given)
+
+    if case is no_history:
+        assert refusal(plan) == refusal(answer)
+    elif case in REFUSALS:
+        found = plan()
+        assert refusal(answer) == (found.codes[0], found.problems[0])
+        assert found.codes[0] == REFUSALS[case]
+        assert not found.ready
     else:
-        assert plan.ready, plan.problems
-        assert obstacle in (nothing, continued)
-        assert case.state is (RequestState.PARTIAL if obstacle is continued else RequestState.CERTIFIED)
+        assert plan().ready, plan().problems
+        assert answer().state is (RequestState.PARTIAL if case is continued else RequestState.CERTIFIED)
 
 
 @LENGTHY

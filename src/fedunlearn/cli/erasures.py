@@ -127,7 +127,7 @@ def plan(
     if world.retrainings:
         print_text(f"The audit also retrains {world.retrainings} models; cost and time are without it.")
     if found.problems:
-        fail("the request cannot be answered yet: see the problems above", 3, "not-ready")
+        fail("the request cannot be answered yet: see the problems above", 3, found.codes[0])
 
 
 def erase(

@@ -37,7 +37,6 @@ ERRORS: Mapping[str, str] = {
     "not-forgotten": "The client has not been forgotten, or never took part.",
     "not-measured": "A number is needed that no client measures.",
     "not-audited": "The clients cannot measure the evidence.",
-    "not-ready": "The desk cannot answer the request yet.",
     "key": "A key is missing, unreadable or of the wrong kind.",
     "purged": "The key was destroyed, so what it protected cannot be read.",
 }

@@ -30,8 +30,13 @@ def preconditions(
     present: Collection[ClientId],
     training: LocalTraining,
     participation: Participation,
+    *,
+    authorised: bool = False,
 ) -> Iterator[str]:
-    """Yield every reason why phases cannot run now, one sentence each: what, where, and what to do."""
+    """Yield every reason why phases cannot run now, one sentence each: what, where, and what to do.
+
+    ``authorised`` says that the federation is shown the signed request of the target before the run.
+    """
     if request.public and request.public not in present:
         yield f"{request.public!r}, which holds the public data, is not present: add it"
     if not request.targets and any(phase.stage is Stage.UNLEARNING for phase in phases):
@@ -43,7 +48,7 @@ def preconditions(
     yield from too_few(phases, request, present, participation)
     missing = list(requirements.missing(phases, request, federation.task))
     yield from missing
-    allowed = federation.authorised if isinstance(federation, Accountable) else None
+    allowed = federation.authorised if isinstance(federation, Accountable) and not authorised else None
     if request.targets and allowed is not None and request.targets != (allowed,):
         other = next((target for target in request.targets if target != allowed), allowed)
         yield (

@@ -6,8 +6,10 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from torch import nn
 
@@ -20,8 +22,9 @@ from ..runs.states import state_bytes
 from ..server import fresh_model, read_history
 from ..signing import stated_model
 from .certification import NOTICEABLE, RETRAINED, check_words
-from .desk import Case, Desk
+from .desk import NONCES, Case, Desk
 from .plan import Plan, make_plan
+from .reception import identify
 from .request_state import RequestState
 from .settings import SETTINGS
 from .work import RUN, Work
@@ -50,15 +53,11 @@ def plan_erasure(
     ``make_plan``.
     """
     case = desk.waiting_case(client)
-    planned = check(
-        Work(desk, case.id if case else "", client, federation, model, gone, engine),
-        case,
-        document if case is None else desk.document(case.id),
-        history,
-        build,
-        retrainings=retrainings,
-        trained=trained,
-    )
+    document = desk.document(case.id) if case else document
+    request = case.id if case else identify(document) if document else ""
+    work = Work(desk, request, client, federation, model, gone, engine)
+    given = read_history(history) if isinstance(history, Path) else history
+    planned = check(work, case, document, given, build, retrainings=retrainings, trained=trained)
     pace = seconds_a_round(desk)
     return planned if pace is None else replace(planned, seconds=pace * planned.total("rounds"))
 
@@ -67,7 +66,7 @@ def check(
     work: Work,
     case: Case | None,
     document: str | None,
-    given: Path | History | None,
+    given: History | None,
     build: Callable[[], nn.Module] | None,
     *,
     retrainings: int = 0,
@@ -76,9 +75,7 @@ def check(
     """Return the plan of a request; ``erase`` refuses it while the plan has problems."""
     desk, client, policy = work.desk, work.client, work.desk.policy
     under_way = case is not None and case.under_way
-    history = read_history(given) if isinstance(given, Path) else given
-    if case is not None and (kept := recorded(work)) is not None:
-        history = kept
+    history = (recorded(work) if case else None) or given
     present = work.federation.present()
     request = Request(
         vectors.flatten(work.model),
@@ -107,20 +104,16 @@ def check(
     )
     points = f"{100 * policy.floor:g} points of accuracy is not installed; above {100 * NOTICEABLE:g}, the"
     floor = f"a model that costs the retained clients more than {points} certificate says so"
-    return replace(
-        plan,
-        problems=tuple(dict.fromkeys([*_desk_problems(work, case, document, plan.method), *plan.problems])),
-        cautions=(*plan.cautions, floor),
-    )
+    plan = replace(plan, cautions=(*plan.cautions, floor))
+    return plan.refused(_desk_problems(work, case, document, plan.method))
 
 
 def require_ready(plan: Plan) -> None:
     """Refuse a request whose plan has problems."""
     if plan.problems:
         more = f" (and {len(plan.problems) - 1} more: look at the plan)" if len(plan.problems) > 1 else ""
-        raise FedUnlearnError(
-            f"the request cannot be answered yet: {plan.problems[0]}{more}", code="not-ready"
-        )
+        problem = f"the request cannot be answered yet: {plan.problems[0]}{more}"
+        raise FedUnlearnError(problem, code=plan.codes[0])
 
 
 def admit(work: Work, plan: Plan, given: History | None) -> None:
@@ -207,61 +200,74 @@ def seconds_a_round(desk: Desk) -> float | None:
     return None
 
 
-def _desk_problems(work: Work, case: Case | None, document: str | None, method: str) -> Iterator[str]:
-    """Say what keeps the desk from answering a request now, whatever the method needs."""
-    try:
-        if document is not None:
-            _examine(work, document)
-        check_words(method, work.engine, work.desk.policy.options)
-    except FedUnlearnError as error:
-        yield str(error)
+def _desk_problems(
+    work: Work, case: Case | None, document: str | None, method: str
+) -> Iterator[FedUnlearnError]:
+    """Yield what keeps the desk from answering a request now, whatever the method needs."""
+    checks: list[Callable[[], object]] = [lambda: check_words(method, work.engine, work.desk.policy.options)]
+    if document is not None and isinstance(work.federation, Authorising) and not work.gone:
+        checks.insert(0, partial(work.federation.examine, work.client, document, **shown(work, case)))
+    for check in checks:
+        try:
+            check()
+        except FedUnlearnError as error:
+            yield error
     if case is None or not case.under_way:
         yield from _turn_problems(work, document)
         return
     admitted, method = case.last(RequestState.ADMITTED), work.desk.policy.method or work.method
     same = [settings(work.desk, method, of_0_2=earlier) for earlier in (False, True)]
     if admitted is None or admitted.fields["settings"] not in same:
-        yield (
+        yield FedUnlearnError(
             f"the settings in {work.desk.folder / SETTINGS} have changed since request {work.request} was "
-            "begun: restore them until it has ended"
+            "begun: restore them until it has ended",
+            code="changed",
         )
 
 
-def _examine(work: Work, document: str) -> None:
-    """Refuse a request that the federation would not accept; a client that is gone is not asked."""
-    if isinstance(work.federation, Authorising) and not work.gone:
-        authenticated = work.case.last(RequestState.AUTHENTICATED) if work.request else None
-        work.federation.examine(
-            work.client,
-            document,
-            name=work.desk.policy.federation,
-            now=authenticated.time if authenticated else work.desk.clock(),
-        )
+def shown(work: Work, case: Case | None) -> dict[str, Any]:
+    """Return the settings with which a signed request is shown to the federation.
+
+    The request must have been valid, and about a model that the desk served, when the desk authenticated it:
+    a run that takes longer is not cut off.
+    """
+    authenticated = case.last(RequestState.AUTHENTICATED) if case else None
+    return {
+        "name": work.desk.policy.federation,
+        "model": None,
+        "folder": work.place / RUN,
+        "ledger": work.desk.folder / NONCES / "federation",
+        "now": authenticated.time if authenticated else work.desk.clock(),
+    }
 
 
-def _turn_problems(work: Work, document: str | None) -> Iterator[str]:
-    """Each request is answered from the model that the one before it left behind."""
+def _turn_problems(work: Work, document: str | None) -> Iterator[FedUnlearnError]:
+    """Yield why it is not this request's turn: each starts from the model that the last one left behind."""
     model = module_hash(work.model)
     for other in work.desk.cases():
         if other.id != work.request and other.under_way:
-            yield f"request {other.id} is {other.state}: finish or purge it first"
+            yield FedUnlearnError(
+                f"request {other.id} is {other.state}: finish or purge it first", code="unfinished"
+            )
     installed = [entry for entry in work.desk.ledger.entries if entry.event == "installed"]
     if installed and installed[-1].fields["model"] == model:
         return
     replaced = [work.desk.case(entry.request).last(RequestState.ADMITTED) for entry in installed]
     if model in [admitted.fields["model"] for admitted in replaced if admitted]:
-        yield (
+        yield FedUnlearnError(
             "the model still knows a client that this desk has forgotten: put the one that was installed "
-            "last back into production"
+            "last back into production",
+            code="other-model",
         )
     elif document is not None and model != stated_model(document):
-        yield (
+        yield FedUnlearnError(
             "the model is neither the one that the request names nor the one that was installed last: put "
-            "one of them back into production, or let the client sign a new request"
+            "one of them back into production, or let the client sign a new request",
+            code="other-model",
         )
 
 
 def _fingerprint(plan: Plan) -> str:
     """Return the digest of what a plan says, without the time that it estimates."""
     told = plan.as_dict()
-    return fingerprint({name: told[name] for name in told.keys() - {"seconds", "sentences"}})
+    return fingerprint({name: told[name] for name in told.keys() - {"seconds", "sentences", "codes"}})

@@ -24,7 +24,7 @@ from ..methods import recommended_options
 from ..runs import locked, read_tensors
 from ..server import ForgettingFailed, forget, read_history, remove_rows
 from ..signing import stated_client
-from .admission import admit, check, original, recorded, require_ready
+from .admission import admit, check, original, recorded, require_ready, shown
 from .certification import MODEL, install
 from .conclusion import conclude, found, target_missing
 from .desk import Case, Desk
@@ -64,14 +64,17 @@ def erase(
             raise FedUnlearnError(
                 f"request {request} is {'purged' if done else 'being purged: ' + case.next_step}"
             )
-        client = stated_client(desk.document(request))
+        document = desk.document(request)
+        client = stated_client(document)
         work = Work(desk, request, client, federation, model, gone, engine)
         if not case.last(RequestState.CERTIFIED):
-            _authorise(work)
-            plan = check(work, case, desk.document(request), history, build)
+            given = read_history(history) if isinstance(history, Path) else history
+            plan = check(work, case, document, given, build)
             require_ready(plan)
+            if isinstance(federation, Authorising) and not gone:
+                federation.authorise(client, document, **shown(work, case))
             if case.state is RequestState.AUTHENTICATED or case.state.failed:
-                admit(work, plan, read_history(history) if isinstance(history, Path) else history)
+                admit(work, plan, given)
             if isinstance(history, Path) and recorded(work) is not None:
                 remove_rows(history, [client])
             _unlearn(work, original(work), auditor, build, listeners)
@@ -88,25 +91,6 @@ def _put_into_service(work: Work) -> Case:
     if certified is not None:
         work.model.load_state_dict(read_tensors(work.place / MODEL)[0])
     return work.case
-
-
-def _authorise(work: Work) -> None:
-    """Shows the request to the federation, which checks it against the key that the client's node has there.
-
-    The request must have been valid, and about a model that the desk served, when the desk authenticated it:
-    a run that takes longer is not cut off. A client that is gone is not asked for anything.
-    """
-    authenticated = work.case.last(RequestState.AUTHENTICATED)
-    if isinstance(work.federation, Authorising) and not work.gone and authenticated is not None:
-        work.federation.authorise(
-            work.client,
-            work.desk.document(work.request),
-            name=work.desk.policy.federation,
-            model=None,
-            folder=work.place / RUN,
-            ledger=work.desk.folder / "nonces" / "federation",
-            now=authenticated.time,
-        )
 
 
 def _unlearn(

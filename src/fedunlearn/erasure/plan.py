@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..client.audit import audit_job
@@ -79,8 +79,10 @@ class Plan:
     no_evidence: tuple[str, ...]
     cautions: tuple[str, ...]
     """What does not stop ``erase``, and should be known."""
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
     """Everything for which ``erase`` refuses the request now."""
+    codes: tuple[str, ...] = ()
+    """The code of each problem; ``erase`` refuses with the first."""
     seconds: float | None = None
     """The time of all rounds, from the last recorded run of the desk; None without one."""
 
@@ -93,6 +95,12 @@ class Plan:
     def asks_targets(self) -> bool:
         """Whether some round asks a target."""
         return any(phase.targets for phase in self.phases)
+
+    def refused(self, problems: Iterable[FedUnlearnError]) -> Plan:
+        """Return the plan with more problems, which come first."""
+        codes = {str(problem): problem.code for problem in problems}
+        codes = {**codes, **dict(zip(self.problems, self.codes, strict=True))}
+        return replace(self, problems=tuple(codes), codes=tuple(codes.values()))
 
     def total(self, field: str) -> int:
         """The sum of a field of all phases, such as ``bytes_down``."""
@@ -165,11 +173,11 @@ def make_plan(
         else Recommendation(method, f"you named it: {said}")
     )
     phases: tuple[Phase, ...] = ()
-    problems: list[str] = []
+    problems: list[FedUnlearnError] = []
     try:
         phases = phases_of(chosen, schedule, {**recommended, **options})
     except FedUnlearnError as error:
-        problems.append(str(error))
+        problems.append(error)
     else:
         problems += obstacles(
             chosen,
@@ -198,8 +206,7 @@ def make_plan(
         tuple(_evidence(chosen, retrainings, judged=not impossible)),
         impossible,
         tuple(cautions(chosen, phases, request, present, poisoned=poisoned, trained=trained)),
-        tuple(dict.fromkeys(problems)),
-    )
+    ).refused(problems)
 
 
 def _phase(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ..core import ClientId, Federation, FedUnlearnError, Job, LocalTraining, Phase, Request, requirements
+from ..core import (
+    Authorising,
+    ClientId,
+    Federation,
+    FedUnlearnError,
+    Job,
+    LocalTraining,
+    Phase,
+    Request,
+    requirements,
+)
 from ..core.registry import method as methods
 from ..driver import Participation
 from ..driver.gate import admit
@@ -31,46 +41,54 @@ def obstacles(
     gone: bool,
     begun: bool,
     smallest: int,
-) -> Iterator[str]:
-    """Everything that keeps a method from being run now, one sentence each.
+) -> Iterator[FedUnlearnError]:
+    """Yield everything that keeps a method from running now, as the errors with which a request is refused.
 
     A run that has begun is continued, whoever of the targets is still there.
     """
+    shown = isinstance(federation, Authorising) and not gone
     try:
-        yield from preconditions(phases, request, federation, present, training, participation)
+        for problem in preconditions(
+            phases, request, federation, present, training, participation, authorised=shown
+        ):
+            yield FedUnlearnError(problem, code="unsuitable")
         if not list(requirements.missing(phases, request, federation.task)):
             for _ in asked(phases, request):
                 pass  # a phase that cannot start raises an error here
     except FedUnlearnError as error:
-        yield str(error)
+        yield error
     if begun:
         return
     asks_targets = "targets" in requirements.asks(phases)
     took_part = {client for rows in request.history.rows.values() for client in rows}
     for target in request.targets:
         if took_part and target not in took_part:
-            yield NEVER_TRAINED.format(target)
+            yield FedUnlearnError(NEVER_TRAINED.format(target), code="not-forgotten")
         if not gone and target not in present:
             why = f"{method} asks it to help" if asks_targets else "nobody else can audit its data"
-            yield f"target {target!r} is not present, and {why}: start its client, or say that it is gone"
+            yield FedUnlearnError(
+                f"target {target!r} is not present, and {why}: start its client, or say that it is gone",
+                code="absent",
+            )
     if gone and asks_targets:
-        yield ASKS_THE_GONE.format(method)
+        yield FedUnlearnError(ASKS_THE_GONE.format(method), code="unsuitable")
     if asks_targets or requirements.needs(phases) & {"updates", "residuals"}:
         yield from _too_small(request, federation, present, smallest)
 
 
 def _too_small(
     request: Request, federation: Federation, present: Collection[ClientId], smallest: int
-) -> Iterator[str]:
-    """Targets whose updates would reveal single examples (docs/flower/what-the-server-sees.md)."""
+) -> Iterator[FedUnlearnError]:
+    """Yield targets whose updates would reveal single examples (docs/flower/what-the-server-sees.md)."""
     job = Job("measure", request.params, buffers=request.buffers)
     jobs = {target: job for target in request.targets if target in present}
     replies = admit(jobs, federation.exchange(jobs), request.buffers) if jobs and smallest else {}
     for target, reply in replies.items():
         if reply.examples < smallest:
-            yield (
+            yield FedUnlearnError(
                 f"target {target!r} has fewer than {smallest} training examples, and an update of so few "
-                "can reveal them: use a method that asks nothing of it, such as fast-retrain"
+                "can reveal them: use a method that asks nothing of it, such as fast-retrain",
+                code="data",
             )
 
 
@@ -83,7 +101,7 @@ def cautions(
     poisoned: bool,
     trained: int | None,
 ) -> Iterator[str]:
-    """What does not keep a request from being answered, and should be known."""
+    """Yield what does not keep a request from being answered, and should be known."""
     before = trained or max(map(len, request.history.rows.get("norms", {}).values()), default=0)
     rounds = sum(getattr(phase, "longest", phase.rounds) for phase in phases if "fresh" in phase.needs)
     if 0 < 2 * rounds < before:

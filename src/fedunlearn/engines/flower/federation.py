@@ -28,7 +28,7 @@ from ...core import (
 )
 from ...core.errors import warn
 from ...core.hashes import fingerprint, module_hash
-from ...signing import ErasureRequest, check_request, use_nonce
+from ...signing import ErasureRequest, check_request, require_unused, use_nonce
 from ...tasks import Classification
 from ..sequential import sorted_out
 from .dialects import Dialect, Jobs, Weights
@@ -117,9 +117,10 @@ class FlowerFederation:
         federation, remembers it, and a run in another folder is refused. ``now`` is when the request must be
         valid, in seconds since 1970. From then on only this client can be the target.
         """
-        request = self.examine(client, document, name=name, model=model, now=now)
-        run = fingerprint([str(Path(folder).resolve()), request.model_sha256])
-        use_nonce(Path(ledger), request, run)
+        request = self.examine(
+            client, document, name=name, model=model, folder=folder, ledger=ledger, now=now
+        )
+        use_nonce(Path(ledger), request, _run(folder, request))
         self._dialect.document, self._authorised = document, client
         return request
 
@@ -129,7 +130,9 @@ class FlowerFederation:
         document: str,
         *,
         name: str,
-        model: nn.Module | None = None,
+        model: nn.Module | None,
+        folder: Path | str,
+        ledger: Path | str,
         now: float | None = None,
     ) -> ErasureRequest:
         """Check a signed request as ``authorise`` does, without using it up."""
@@ -144,7 +147,7 @@ class FlowerFederation:
                 f"{client!r} told its name itself, so its key proves nothing: register its SuperNode",
                 code="client",
             )
-        return check_request(
+        request = check_request(
             document,
             client=client,
             federation=name,
@@ -152,6 +155,8 @@ class FlowerFederation:
             public_key=online[client].public_key,
             now=now,
         )
+        require_unused(Path(ledger), request, _run(folder, request))
+        return request
 
     def exchange(self, jobs: Mapping[ClientId, Job], terms: Terms = Terms()) -> Replies:
         self._dialect.begin(terms)
@@ -300,3 +305,8 @@ def _failure(reply: Message) -> Failure:
     if reply.error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):
         return Failure(Reason.LATE, f"did not answer in time ({said(reply.error)})")
     return Failure(Reason.FAILED, f"failed with {said(reply.error)}")
+
+
+def _run(folder: Path | str, request: ErasureRequest) -> str:
+    """Return the name under which a run uses up a request."""
+    return fingerprint([str(Path(folder).resolve()), request.model_sha256])
