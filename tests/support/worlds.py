@@ -15,13 +15,16 @@ from fedunlearn.core.seeds import derive
 from fedunlearn.driver.probes import Probe
 from fedunlearn.experiment import Setting, prepare, pretrained, read
 
+LEARNED = ("pretraining.rounds=75", "pretraining.lr=0.1", "unlearning.lr=0.02")
+"""How the federation of docs/guards.md was trained and is asked to forget."""
 SMALL = ("data.fraction=0.5", "pretraining.rounds=60", "recovery.rounds=10")
 
 
 @cache
 def world(*overrides: str) -> tuple[Setting, Request]:
     """The demo with other settings, as far as ω⁰."""
-    setting = prepare(read(Path(fedunlearn.__file__).parent / "demo.toml", list(overrides)))
+    demo = Path(fedunlearn.__file__).parent / "demo.toml"
+    setting = prepare(read(demo, [*LEARNED, *overrides]))
     population = setting.population
     return setting, setting.request(pretrained(setting, workers=1), population.unlearning, population.targets)
 
