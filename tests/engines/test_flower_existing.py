@@ -478,7 +478,7 @@ def copies_model(omega0: tuple[nn.Module, Path]) -> nn.Module:
 
 def test_other_history_frozen_weights_or_clients_are_another_run(omega0, tmp_path):
     model, history = copies(omega0, tmp_path)
-    options: dict[str, Any] = {"method": "federaser", "schedule": SCHEDULE}
+    options: dict[str, Any] = {"method": "federaser", "schedule": SCHEDULE, "floor": None}
     forget(connected(), model, ["site-2"], tmp_path / "run", history=history, **options)
     other = tmp_path / "other.safetensors"
     trained(other, rounds=3)
@@ -496,7 +496,7 @@ def test_other_history_frozen_weights_or_clients_are_another_run(omega0, tmp_pat
         model[1].weight.data.fill_(value)
         return model
 
-    plan = {"method": "finetune", "schedule": SCHEDULE}
+    plan: dict[str, Any] = {"method": "finetune", "schedule": SCHEDULE, "floor": None}
     for value, run in ((0.1, "0-forget-site-2-finetune"), (0.2, "0-forget-site-2-finetune-2")):
 
         def build(value: float = value) -> nn.Module:
