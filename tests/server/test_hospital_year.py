@@ -230,7 +230,7 @@ def test_a_killed_step_continues_with_its_clients_and_begins_anew_with_other_dat
     def begun(name: str) -> Path:
         place = Path(shutil.copytree(january, tmp_path / name))
         ours = server(place)
-        ours._listeners = (cut,)
+        object.__setattr__(ours._surroundings, "listeners", (cut,))
         with pytest.raises(KeyboardInterrupt):
             ours.forget("geneva", "fedosd", SHORT)
         return place
@@ -271,8 +271,8 @@ def test_the_first_step_may_be_a_request_about_a_model_that_came_from_elsewhere(
     later = server(tmp_path, seed=None)
     assert digest(later) == digest(first)
     assert torch.equal(later.anchors[0], first.anchors[0])
-    assert later._last is not None
-    assert torch.equal(later._last[1]["state"].params, first.anchors[0])
+    assert later._memory.known.last is not None
+    assert torch.equal(later._memory.known.last.before.state.params, first.anchors[0])
 
 
 def test_a_folder_of_version_0_2_is_read(folder, tmp_path):
@@ -362,7 +362,7 @@ def test_a_kill_between_any_two_writes_leaves_a_folder_that_continues(tmp_path, 
     for moment in moments:
         before = server(moment, seed=None)  # whatever was killed, it opens, and knows what was completed
         steps = read_json(moment / "server.json") if (moment / "server.json").exists() else []
-        assert len(before._journal) >= len(steps)
+        assert len(before._memory.entries) >= len(steps)
         assert work(moment) == end, moment
         verify(moment)
 

@@ -96,7 +96,7 @@ def test_the_model_is_that_of_clients_divided_by_hand(tmp_path, method):
         ours.state.params,
         tuple(clients),
         tuple(PARTS),
-        ours._fresh,
+        ours._surroundings.fresh,
         shapes=fu.shapes(network()),
         seed=derive("method", 0, 1),
     )
@@ -129,7 +129,9 @@ def test_retraining_is_training_on_the_reduced_data_alone(tmp_path):
     ours = server(tmp_path, public=None)
     ours.train(3, 0.1)
     outcome = ours.forget(method="retrain", schedule=SCHEDULE, examples=TEN, guards=None)
-    alone = fu.Request(ours.state.params, tuple(reduced()), (), ours._fresh, shapes=fu.shapes(network()))
+    alone = fu.Request(
+        ours.state.params, tuple(reduced()), (), ours._surroundings.fresh, shapes=fu.shapes(network())
+    )
     with fu.simulate(network(), reduced(), workers=1) as federation:
         trained = fu.unlearn(
             fu.method["retrain"](replace(SCHEDULE, pretrain_lr=0.1)),
@@ -228,7 +230,7 @@ def test_the_audit_compares_them_with_unseen_ones_and_utility_is_of_real_clients
     assert [(each.n_forgotten, each.n_unseen) for each in found] == [(5, 21), (5, 21)]
     assert set(evidence.influence["accuracy"]) >= {*sites()}
     (sentence,) = (text for text in request(collect([next(tmp_path.glob("1-forget*"))])) if "request" in text)
-    assert sentence == f"The request: forget {', '.join(PARTS)}."
+    assert sentence.startswith("The request: forget 5 examples of site-1, 5 examples of site-3")
 
 
 def test_a_client_without_its_examples_is_a_client_like_any_other(tmp_path):
@@ -356,8 +358,8 @@ def test_examples_that_cannot_be_forgotten_are_refused_in_one_sentence(tmp_path,
             "weighted": loader(data["site-3"], batch_size=10, sampler=weighted),
         },
     )
-    ours._examples = parts_of({"site-0": [5]}, data)
-    ours.forgotten = (*ours._examples, "site-4")
+    parts = parts_of({"site-0": [5]}, data)
+    ours._memory.known = replace(ours._memory.known, examples=parts, forgotten=(*parts, "site-4"))
     before = ours.clients
     given = {"method": "retrain", "rounds": 1} if call == "forget" else {"rows": {"retrain": {"rounds": 1}}}
     with pytest.raises(fu.FedUnlearnError, match=sentence):

@@ -40,6 +40,7 @@ from fedunlearn.runs import (
     read_state,
     read_tensors,
 )
+from fedunlearn.server.surroundings import Surroundings
 from fedunlearn.studies.per_example import per_example
 from fedunlearn.trackers.tracking import Point, Tracking
 
@@ -114,7 +115,7 @@ def test_an_experiment_does_what_a_server_does(tmp_path, monkeypatch, changes):
         workers=1,
     )
     server.history = server.history.from_tensors(start.memory)
-    monkeypatch.setattr(server, "_fresh", setting.fresh)
+    monkeypatch.setattr(Surroundings, "fresh", lambda _, purpose: setting.fresh(purpose))
     schedule = Schedule(2, 0.01, 2, 0.01, 0.05)
     hardly = pytest.warns(UserWarning, match="the loss on the data to be forgotten has hardly risen")
     with hardly if wanted.method == "fedosd" else nullcontext():

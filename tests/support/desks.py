@@ -18,7 +18,7 @@ from safetensors.torch import load
 from support.erasures import controller_key, public_key
 from torch import nn
 
-from fedunlearn import ClientData, Examples, Federation, Replies, State, Terms, audit, server
+from fedunlearn import ClientData, Examples, Federation, Replies, State, Terms, audit
 from fedunlearn.config.tables import UserFile
 from fedunlearn.core import Failure, Jobs, Reason, vectors
 from fedunlearn.core.hashes import module_hash
@@ -28,6 +28,7 @@ from fedunlearn.erasure import Case, Desk, due, erase, open_desk, purge, receive
 from fedunlearn.evidence import Evidence
 from fedunlearn.experiment.checkpoint import read_model
 from fedunlearn.runs.files import tensor_bytes
+from fedunlearn.server import steps
 from fedunlearn.signing import request_erasure
 
 CLIENTS = ("site-0", "site-1", "site-2", "site-10")
@@ -202,7 +203,7 @@ def repeatable() -> Iterator[None]:
         fixed, drawn = hashlib.sha512(b"secret").digest(), secrets.token_bytes
         patch.setattr(secrets, "token_bytes", lambda size: fixed[:size] if size in (7, 32) else drawn(size))
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(server, "run_in", partial(server.run_in, checkpoint_seconds=0))
+        patch.setattr(steps, "run_in", partial(steps.run_in, checkpoint_seconds=0))
         yield
 
 
