@@ -20,6 +20,7 @@ from support.closed_form import (
     tensors,
     times,
 )
+from support.codes import says
 
 from fedunlearn import Guards, Schedule, Status, method, train, unlearn
 from fedunlearn.core import Event, Mean
@@ -42,12 +43,13 @@ def test_a_step_that_is_not_finite_is_not_taken():
     assert torch.equal(outcome.params, request().params)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("spoiled", [{"site-1"}, set(CLIENTS)])
 def test_the_learning_rate_alone_is_to_blame_only_where_nobody_stays_finite(spoiled):
     phases = method["fedosd"](SHORT)
     outcome = unlearn(phases, request(), Spoiled(times(float("nan")), spoiled, [2]))
     assert outcome.status is Status.DIVERGED
-    assert "sent a displacement that is not finite" in outcome.reason
+    assert says(outcome.reason, "sent a displacement that is not finite")
     assert "lower the learning rate (now 0.05)" in outcome.reason
     kept = unlearn(method["fedosd"](Schedule(1, 0.05, 0, 0.05)), request(), Quadratics())
     assert torch.equal(outcome.params, kept.params)
@@ -55,6 +57,7 @@ def test_the_learning_rate_alone_is_to_blame_only_where_nobody_stays_finite(spoi
     assert ("as did all other clients" in outcome.reason) is (spoiled != {"site-1"})
 
 
+@pytest.mark.wording
 def test_without_guards_the_outcome_still_tells_that_nothing_was_forgotten():
     outcome = unlearn(phases("fedosd", SHORT), request(), Quadratics())
     (told,) = outcome.warnings
@@ -158,6 +161,7 @@ def test_unlearning_ends_before_a_step_that_harms_and_post_training_repairs_the_
     assert equal(tensors(outcome.state), tensors(two.state))  # as if unlearning had been that short
 
 
+@pytest.mark.wording
 def test_the_run_fails_only_where_it_ends_badly():
     """Here the backdoor still works; where it does not, the same run is done, and tells of its early end."""
     outcome = ended()
@@ -240,5 +244,5 @@ def test_a_repair_that_fails_can_be_tried_again():
     everybody = {client: [5] for client in CLIENTS}
     broken = ended(absent=everybody, listeners=[events.append])
     assert broken.status is Status.MISSING_REPLY
-    assert whole.metrics[3]["reason"] in broken.warnings
+    assert says(broken.warnings, whole.metrics[3]["reason"])
     assert equal(tensors(ended(resume=events[-1].progress).state), tensors(whole.state))

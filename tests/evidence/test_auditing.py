@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.audits import SITES, SIZE, TARGET, before, marked, network, retrained, world
+from support.codes import refused, says, warned
 from torch import nn
 
 import fedunlearn as fu
@@ -278,9 +279,7 @@ def test_flower_carries_an_audit(everything):
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))
     own = flower.connect_existing(grid(existing("perceptron")), model, clients=5, patience=QUICK)
-    with pytest.raises(
-        fu.FedUnlearnError, match="these clients cannot be audited: it needs the work 'audit'"
-    ):
+    with refused("invalid", says="these clients cannot be audited: it needs the work 'audit'"):
         fu.audit(own, model, targets="site-1")
 
 
@@ -308,10 +307,10 @@ class Missing(fu.Sequential):
 def test_clients_that_do_not_answer_are_named():
     found = audit(Missing("site-2"), retrained(3))
     assert found.missing.keys() == {"site-2"}
-    assert "site-2 was not measured (did not answer)." in found.sentences
+    assert says(found.sentences, "site-2 was not measured (did not answer).")
     two = audit(Missing("site-0", "site-2"), retrained(3))
-    assert "site-0 was not measured (did not answer), nor was 1 other." in two.sentences
-    with pytest.raises(fu.FedUnlearnError, match="target 'site-1' was not audited, it did not answer"):
+    assert says(two.sentences, "site-0 was not measured (did not answer), nor was 1 other.")
+    with refused("invalid", says="target 'site-1' was not audited, it did not answer"):
         audit(Missing(TARGET), retrained(3))
 
 
@@ -341,7 +340,7 @@ class Boasting(fu.Sequential):
     ],
 )
 def test_impossible_measures_are_refused(what, sentence):
-    with pytest.raises(fu.FedUnlearnError, match=sentence):
+    with refused("invalid", says=sentence):
         audit(Boasting(what), retrained(3))
 
 
@@ -378,7 +377,7 @@ class Sparing(fu.Sequential):
     ],
 )
 def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
-    with pytest.raises(fu.FedUnlearnError, match=sentence):
+    with refused("invalid", says=sentence):
         audit(Sparing(numbers), retrained(3))
 
 
@@ -400,12 +399,12 @@ def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_sentence(federation, options, sentence):
-    with pytest.raises(fu.FedUnlearnError, match=sentence):
+    with refused("invalid", says=sentence):
         audit(federation, retrained(3), **options)
 
 
 def test_a_federation_is_needed():
-    with pytest.raises(fu.FedUnlearnError, match="federation is a dict: make one with simulate"):
+    with refused("invalid", says="federation is a dict: make one with simulate"):
         fu.audit({}, network(), targets=TARGET)
 
 
@@ -422,7 +421,7 @@ def test_a_server_audits_its_last_request(tmp_path):
     server = fu.Server(
         network(), world(), folder=tmp_path, training=fu.LocalTraining(batch_size=62), workers=1
     )
-    with pytest.raises(fu.FedUnlearnError, match="there is no request to audit"):
+    with refused("not-forgotten", says="there is no request to audit"):
         server.audit()
     server.train(15, 0.3)
     rows = {f"retrain {n}": {"method": "retrain", "rounds": 15, "number": n} for n in (1, 2)}
@@ -482,7 +481,7 @@ def test_what_an_exact_method_guarantees_comes_before_the_verdict(exact):
 def test_a_server_that_did_not_train_the_model_asks_for_the_retrained_one(tmp_path):
     server = fu.Server(network(), world(), folder=tmp_path, workers=1)
     server.forget("site-0", "finetune", fu.Schedule(1, 0.01, 1, 0.01))
-    with pytest.raises(fu.FedUnlearnError, match=r"nobody knows how long a retraining takes: compare two"):
+    with refused("invalid", says=r"nobody knows how long a retraining takes: compare two"):
         server.audit()
     assert server.audit(retrained(3)).verdict is not None
 
@@ -499,7 +498,7 @@ def two_of_three_labels() -> dict[str, fu.ClientData]:
 def test_unseen_examples_with_other_labels_are_refused(workers):
     told = r"of site-1 have other labels than the forgotten ones \(3\d%, above all label 2\).* a set 'audit'"
     with fu.simulate(network(), two_of_three_labels(), workers=workers) as federation:
-        with pytest.raises(fu.FedUnlearnError, match=told):
+        with refused("data", "invalid", says=told):
             audit(federation, retrained(3))
         assert audit(federation, retrained(3), targets="site-0").verdict is not None
         assert audit(federation, retrained(3), retrained=None, original=None).verdict is None
@@ -519,7 +518,7 @@ def test_on_flower_they_are_refused_in_the_same_words():
     )
     told = "site-1' was not audited, it refused the job: the unseen examples of site-1 have other labels"
     with (
-        pytest.warns(UserWarning, match="counts as missing"),
-        pytest.raises(fu.FedUnlearnError, match=f"{told} .* as in the forgotten examples$"),
+        warned("no-reply", says="counts as missing"),
+        refused("invalid", says=f"{told} .* as in the forgotten examples$"),
     ):
         audit(connected, retrained(3))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.codes import says
 from support.damages import ANYWHERE, ONCE, TEXT
 
 from fedunlearn import FedUnlearnError
@@ -228,7 +229,7 @@ def noticed(stage: Stage, case: Case, before: Any) -> str:
                 refusal = str(error)
         assert contents(stage.folder) == left, "reading a damaged folder changed it"
         if refusal:
-            assert str(stage.folder) in refusal
+            assert says(refusal, str(stage.folder))
             assert "\n" not in refusal
             return "refused"
         if told:

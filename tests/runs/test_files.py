@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.codes import refused, warned
 
-from fedunlearn import FedUnlearnError
 from fedunlearn.runs import digest, locked, read_tensors, write_tensors
 from fedunlearn.runs.files import write
 
@@ -51,7 +51,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(FedUnlearnError, match=r"x\.safetensors"):
+        with refused("damaged", says=r"x\.safetensors"):
             read_tensors(path)
 
 
@@ -61,7 +61,7 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path):
     whole = path.read_bytes()
     for position in range(8, len(whole), 5):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
-        with pytest.raises(FedUnlearnError, match=r"x\.safetensors"):
+        with refused("damaged", "invalid", says=r"x\.safetensors"):
             read_tensors(path)
 
 
@@ -69,7 +69,7 @@ def test_a_foreign_safetensors_file_is_refused(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"w": torch.ones(3)}, tmp_path / "x.safetensors")
-    with pytest.raises(FedUnlearnError, match="not written by fedunlearn"):
+    with refused("invalid", says="not written by fedunlearn"):
         read_tensors(tmp_path / "x.safetensors")
 
 
@@ -84,6 +84,7 @@ def test_the_digest_tells_names_shapes_types_and_values_apart():
     assert len({digest(variant) for variant in variants}) == len(variants)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failed_write_leaves_the_old_file_and_no_debris(number, tmp_path, monkeypatch):
     path = tmp_path / "x.txt"
@@ -93,16 +94,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris(number, tmp_path, monk
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(FedUnlearnError, match=os.strerror(number)) as refused:
+    with refused("file", says=os.strerror(number)) as caught:
         write(path, b"new")
-    assert ("free some space" in str(refused.value)) is (number == errno.ENOSPC)
+    assert ("free some space" in str(caught.value)) is (number == errno.ENOSPC)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("folder", [Path(), Path("/"), Path("..")])
 def test_a_folder_is_not_replaced(folder):
-    with pytest.raises(FedUnlearnError, match=f"^{re.escape(str(folder))} is a folder: name a file$"):
+    with refused("invalid", says=f"^{re.escape(str(folder))} is a folder: name a file$"):
         write(folder, b"")
 
 
@@ -124,7 +125,7 @@ def test_a_temporary_file_is_never_written_through_a_link(tmp_path, monkeypatch)
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
     (tmp_path / "victim").write_text("precious")
     (tmp_path / f".x.txt.{'0' * 16}.partial").symlink_to(tmp_path / "victim")
-    with pytest.raises(FedUnlearnError, match="File exists"):
+    with refused("file", says="File exists"):
         write(tmp_path / "x.txt", b"content")
     assert (tmp_path / "victim").read_text() == "precious"
 
@@ -175,7 +176,7 @@ def test_a_lock_keeps_others_out_and_goes_with_its_process(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(FedUnlearnError, match="another process"), locked(tmp_path / "lock"):
+        with refused("in-use", says="another process"), locked(tmp_path / "lock"):
             pass
     finally:
         holder.kill()
@@ -194,6 +195,6 @@ def test_who_waits_for_a_lock_is_told_and_gets_it(tmp_path):
     fcntl.flock(holder, fcntl.LOCK_EX)
     thread = threading.Thread(target=release)
     thread.start()
-    with pytest.warns(UserWarning, match="waiting for another process"), locked(tmp_path / "lock", wait=True):
+    with warned("waiting", says="waiting for another process"), locked(tmp_path / "lock", wait=True):
         assert holder.closed
     thread.join()

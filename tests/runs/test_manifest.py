@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.children import in_child
 from support.closed_form import Quadratics, request
+from support.codes import refused
 from support.folders import forget_manifest
 
 from fedunlearn import FedUnlearnError, Schedule, State, method, unlearn
@@ -87,7 +88,7 @@ def test_each_damage_has_its_sentence(damage, sentence, tmp_path):
     damage(tmp_path / "1", tmp_path / "2")
     left = contents(tmp_path)
     for look in (verify, claim):
-        with pytest.raises(FedUnlearnError, match=sentence):
+        with refused("damaged", says=sentence):
             look(tmp_path / "1")
     assert contents(tmp_path) == left
 
@@ -99,9 +100,7 @@ def test_a_process_that_another_has_replaced_writes_no_more(tmp_path):
         with locked(tmp_path / "lock"), Recorder(tmp_path, "me", seconds=0) as second:
             second.record(Event(Progress(0, 2, State(torch.ones(1))), PHASES, {"round": 2}))
             left = contents(tmp_path)
-            with pytest.raises(
-                FedUnlearnError, match=r"claimed it since \(epoch 2 after 1\); it stops before"
-            ):
+            with refused("in-use", says=r"claimed it since \(epoch 2 after 1\); it stops before"):
                 first.record(Event(Progress(0, 2, State(torch.zeros(1))), PHASES, {"round": 3}))
             assert contents(tmp_path) == left
             second.record(Event(Progress(0, 3, State(torch.ones(1))), PHASES, {"round": 3}))
@@ -132,7 +131,7 @@ def test_a_deleted_lock_lets_nobody_interleave(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
         perform(experiment, undisturbed, workers=1)
-        with pytest.raises(FedUnlearnError, match=r"no longer owns .*run: another process has claimed it"):
+        with refused("in-use", says=r"no longer owns .*run: another process has claimed it"):
             perform(experiment, run, [intrude], workers=1)
     assert verify(run).verified
     assert read_outcome(run) == read_outcome(undisturbed)
@@ -143,7 +142,7 @@ def test_a_manifest_that_vanishes_under_a_run_ends_it(tmp_path):
     folder = claim(tmp_path)
     folder.write({"experiment.json": b"{}"})
     (tmp_path / "manifest.json").unlink()
-    with pytest.raises(FedUnlearnError, match=r"its manifest\.json was changed or deleted"):
+    with refused("in-use", says=r"its manifest\.json was changed or deleted"):
         folder.write({"experiment.json": b"[]"})
     assert (tmp_path / "experiment.json").read_bytes() == b"{}"
 
@@ -153,7 +152,7 @@ def test_a_folder_without_a_manifest_is_read_and_not_continued(tmp_path):
         unlearn(PHASES[:1], request(), Quadratics(), listeners=[recorder])
     forget_manifest(tmp_path)
     assert verify(tmp_path) is None
-    with pytest.raises(FedUnlearnError, match=r"has no manifest\.json, .* not continued"):
+    with refused("damaged", says=r"has no manifest\.json, .* not continued"):
         claim(tmp_path)
     assert not (tmp_path / "manifest.json").exists()
 

@@ -6,9 +6,10 @@ import os
 import pytest
 import torch
 from support.closed_form import Quadratics, request
+from support.codes import refused, warned
 from support.folders import forget_manifest
 
-from fedunlearn import FedUnlearnError, Schedule, State, Status, method, unlearn
+from fedunlearn import Schedule, State, Status, method, unlearn
 from fedunlearn.core import Event, Progress
 from fedunlearn.runs import (
     Recorder,
@@ -63,7 +64,7 @@ def test_a_folder_that_somebody_works_in_keeps_its_temporary_files(tmp_path):
     partial = tmp_path / ".omega0.safetensors.0123456789abcdef.partial"
     with locked(tmp_path / "lock"):
         partial.write_bytes(b"half")
-        with pytest.raises(FedUnlearnError, match="another process"), locked(tmp_path / "lock"):
+        with refused("in-use", says="another process"), locked(tmp_path / "lock"):
             pass
         assert partial.exists()
 
@@ -126,12 +127,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
         unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
     older, newest = sorted((tmp_path / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
-    with pytest.warns(
-        UserWarning, match=r"safetensors has [\d,]+ bytes, and .* continues from the checkpoint"
+    with warned(
+        "older-checkpoint", says=r"safetensors has [\d,]+ bytes, and .* continues from the checkpoint"
     ):
         assert Recorder(tmp_path, "me").progress.elapsed_rounds == 8
     older.write_bytes(b"")
-    with pytest.raises(FedUnlearnError, match=r"safetensors has 0 bytes.*also bad: checkpoints/00000010"):
+    with refused("damaged", says=r"safetensors has 0 bytes.*also bad: checkpoints/00000010"):
         Recorder(tmp_path, "me")
 
 
@@ -141,10 +142,10 @@ def test_a_damaged_checkpoint_without_a_manifest_gives_way_to_the_one_before(tmp
     forget_manifest(tmp_path)
     older, newest = sorted((tmp_path / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
-    with pytest.warns(UserWarning, match="not a complete"):
+    with warned("older-checkpoint", says="not a complete"):
         assert Recorder(tmp_path, "me").progress.elapsed_rounds == 8
     older.write_bytes(b"")
-    with pytest.raises(FedUnlearnError, match="not a complete"):
+    with refused("damaged", says="not a complete"):
         Recorder(tmp_path, "me")
 
 
@@ -164,22 +165,22 @@ def test_metrics_shorter_than_the_checkpoint_says_are_refused(tmp_path):
     with Recorder(tmp_path, "me", seconds=0) as recorder:
         unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl has 0 bytes, and 7,\d+ were written"):
+    with refused("damaged", says=r"metrics\.jsonl has 0 bytes, and 7,\d+ were written"):
         Recorder(tmp_path, "me")
     forget_manifest(tmp_path)
-    with pytest.raises(FedUnlearnError, match="shorter than when"):
+    with refused("damaged", says="shorter than when"):
         Recorder(tmp_path, "me")
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     with Recorder(tmp_path, "me", seconds=0) as recorder:
         unlearn(PHASES, request(), Quadratics(), listeners=[recorder])
-    with pytest.raises(FedUnlearnError, match="another run"):
+    with refused("occupied", says="another run"):
         Recorder(tmp_path, "you")
 
 
 def test_a_folder_without_metrics_is_no_run(tmp_path):
-    with pytest.raises(FedUnlearnError, match="not a run folder"):
+    with refused("missing", says="not a run folder"):
         read_metrics(tmp_path)
 
 
@@ -193,15 +194,15 @@ def test_json_nested_too_deeply_is_one_sentence(tmp_path):
     deep = "[" * 100_000 + "]" * 100_000
     (tmp_path / "outcome.json").write_text(deep)
     (tmp_path / "metrics.jsonl").write_text(deep + "\n")
-    with pytest.raises(FedUnlearnError, match=r"outcome\.json is not JSON"):
+    with refused("damaged", says=r"outcome\.json is not JSON"):
         read_json(tmp_path / "outcome.json")
-    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl, line 1 is not JSON"):
+    with refused("damaged", says=r"metrics\.jsonl, line 1 is not JSON"):
         read_metrics(tmp_path)
 
 
 def test_damaged_metrics_are_named_by_their_line(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"stage": "start"}\n{"stage": \xff}\n{"cut')
-    with pytest.raises(FedUnlearnError, match=r"metrics\.jsonl, line 2 is not JSON"):
+    with refused("damaged", says=r"metrics\.jsonl, line 2 is not JSON"):
         read_metrics(tmp_path)
 
 
@@ -218,7 +219,7 @@ def test_what_is_no_number_is_left_out_of_the_metrics(tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[]", '{"status": "fine"}'])
 def test_an_outcome_that_says_nothing_is_refused(tmp_path, text):
     (tmp_path / "outcome.json").write_text(text)
-    with pytest.raises(FedUnlearnError, match="does not say how the run ended: restore the file, or delete"):
+    with refused("damaged", says="does not say how the run ended: restore the file, or delete"):
         read_outcome(tmp_path)
 
 

@@ -11,8 +11,8 @@ from statistics import fmean, stdev
 import pytest
 from scipy import stats
 from support.chromium import program
+from support.codes import refused
 
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import markdown
 from fedunlearn.studies.benchmark import leaderboard_tables, write_leaderboard
 from fedunlearn.studies.benchmark.board import read_board
@@ -221,6 +221,7 @@ def broken(change):
     return json.dumps(values)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -238,15 +239,13 @@ def broken(change):
 )
 def test_bad_results_end_in_one_sentence(tmp_path, text, said):
     (tmp_path / "b.json").write_text(text)
-    with pytest.raises(
-        FedUnlearnError, match=r"does not hold the results of a benchmark .*: name the JSON"
-    ) as caught:
+    with refused("invalid", says=r"does not hold the results of a benchmark .*: name the JSON") as caught:
         leaderboard_tables(tmp_path / "b.json")
     assert said in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FedUnlearnError, match=r"nothing\.json cannot be read \(No such file"):
+    with refused("invalid", says=r"nothing\.json cannot be read \(No such file"):
         write_leaderboard(tmp_path / "nothing.json", tmp_path / "b.html")
 
 

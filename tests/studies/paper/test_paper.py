@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import pytest
+from support.codes import refused
 
 import fedunlearn.data
 import fedunlearn.methods
 import fedunlearn.models  # noqa: F401 (all three register names)
-from fedunlearn.core import FedUnlearnError, registry
+from fedunlearn.core import registry
 from fedunlearn.studies.paper.paper import Printed, lookup, printed
 
 METRICS = (
@@ -174,5 +174,5 @@ def test_lookup_finds_every_table_and_nothing_that_is_not_printed():
 
 
 def test_an_unknown_table_is_explained():
-    with pytest.raises(FedUnlearnError, match="no table 'ablations'; did you mean 'ablation'"):
+    with refused("unknown", says="no table 'ablations'; did you mean 'ablation'"):
         printed("ablations")

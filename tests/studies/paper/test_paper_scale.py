@@ -5,10 +5,9 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import pytest
+from support.codes import refused
 from support.comparisons import perform
 
-from fedunlearn import FedUnlearnError
 from fedunlearn.experiment import audit_run
 from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.runs import read_outcome
@@ -47,7 +46,7 @@ def test_the_committed_page_is_what_the_stored_results_say():
 def test_audited_runs_are_added_to_those_that_are_stored(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "cache"))
     path, runs = tmp_path / "paper-scale.json", tmp_path / "runs"
-    with pytest.raises(FedUnlearnError, match="has no audited runs"):
+    with refused("invalid", says="has no audited runs"):
         SCRIPT["store"](runs, path)
     perform(read_comparison(SCRIPT["EXPERIMENT"], TINY, only=["fmnist-pat-50"], seeds=1), runs)
     folder = runs / "fmnist-pat-50/seed-1"

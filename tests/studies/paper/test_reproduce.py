@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.codes import refused, says
 from typer.testing import CliRunner
 
-from fedunlearn import FedUnlearnError
 from fedunlearn.cli.commands import app
 from fedunlearn.core import Status
 from fedunlearn.experiment.comparison import missing, read_comparison
@@ -179,7 +179,7 @@ def test_a_figure_that_cannot_be_written_ends_the_command(files):
     (files / "table1.toml").write_text(TABLE.replace("[show]", '[show]\nfigures = ["tradeoff"]'))
     Path("runs/reproduce-laptop").mkdir(parents=True)
     Path("runs/reproduce-laptop/figures").write_text("a file")
-    with pytest.raises(FedUnlearnError, match=r"cannot write .*figures"):
+    with refused("file", says=r"cannot write .*figures"):
         reproduce("table1")
 
 
@@ -188,7 +188,7 @@ def test_a_folder_of_another_scale_is_refused(files):
     reproduce("table1", "--out", "mixed")
     (files / "protocol.toml").write_text(PROTOCOL + "[scale.paper]\n")
     (files / "table1.toml").write_text(TABLE.replace('["a"]', '["b"]'))
-    with pytest.raises(FedUnlearnError, match=r"mixed/a/seed-1/.* does not match scale 'paper' .*--out"):
+    with refused("occupied", says=r"mixed/a/seed-1/.* does not match scale 'paper' .*--out"):
         reproduce("table1", "--scale", "paper", "--out", "mixed")
 
 
@@ -198,8 +198,8 @@ def test_a_row_that_was_run_by_other_rules_is_refused(files):
     (files / "protocol.toml").write_text(
         PROTOCOL.replace("[methods.fedosd]", '[methods.fedosd]\noptions.anchor = "never"')
     )
-    with pytest.raises(
-        FedUnlearnError, match=r"mixed/a/seed-1/fedosd does not match scale 'laptop' of the current protocol"
+    with refused(
+        "occupied", says=r"mixed/a/seed-1/fedosd does not match scale 'laptop' of the current protocol"
     ):
         reproduce("table1", "--only", "retrain", "--out", "mixed")
 
@@ -209,7 +209,7 @@ def test_what_fails_at_every_rate_is_shown_to_fail(files):
     (files / "protocol.toml").write_text(PROTOCOL.replace("[0.001, 0.02]", "[1e35, 1e30]"))
     shown = reproduce("table1")
     assert "a/seed-1/fedosd: diverged" in shown
-    assert "lower the learning rate (now 1e+30)" in shown
+    assert says(shown, "lower the learning rate (now 1e+30)")
     assert "† Failed runs, counted with their last numbers: fedosd in a (1 of 1)." in shown
     assert "retrain" in shown
 
@@ -229,15 +229,15 @@ def test_pictures_of_triggers_need_data_and_no_runs(files, tmp_path, monkeypatch
     assert shown.splitlines() == [f"runs/reproduce-laptop/figures/pictures.{kind}" for kind in ("svg", "pdf")]
     (files / "protocol.toml").write_text(PROTOCOL.replace("fashion-demo", "cifar10"))
     monkeypatch.setenv("FEDUNLEARN_DATA", str(tmp_path))
-    with pytest.raises(FedUnlearnError, match="'cifar10'"):
+    with refused("missing", says="'cifar10'"):
         reproduce("pictures")
 
 
 @pytest.mark.usefixtures("files")
 def test_unknown_names_get_a_suggestion():
-    with pytest.raises(FedUnlearnError, match="did you mean 'table1'"):
+    with refused("unknown", says="did you mean 'table1'"):
         reproduce("tabel1")
-    with pytest.raises(FedUnlearnError, match="has no scale 'labtop'; did you mean 'laptop'"):
+    with refused("unknown", says="has no scale 'labtop'; did you mean 'laptop'"):
         reproduce("table1", "--scale", "labtop")
 
 
@@ -286,5 +286,5 @@ def test_tables_and_figures_go_by_their_number_too(number, name):
 
 
 def test_a_table_that_is_not_there_is_missed():
-    with pytest.raises(FedUnlearnError, match="the paper has no table or figure 'table13'"):
+    with refused("unknown", says="the paper has no table or figure 'table13'"):
         reproduction.plan("table13", scale="laptop", only=[], seeds=None)

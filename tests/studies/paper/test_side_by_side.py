@@ -9,8 +9,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from support.codes import refused
 
-from fedunlearn import FedUnlearnError
 from fedunlearn.core import Status
 from fedunlearn.report.trials import score
 from fedunlearn.studies.paper.latex import as_latex
@@ -316,7 +316,7 @@ def test_results_come_back_from_their_file(tmp_path):
 )
 def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
     (tmp_path / "other.json").write_text(text)
-    with pytest.raises(FedUnlearnError, match="is not a results file of fedunlearn"):
+    with refused("damaged", says="is not a results file of fedunlearn"):
         load(tmp_path / "other.json")
 
 
@@ -335,7 +335,7 @@ def test_a_value_of_another_kind_is_refused(tmp_path, old, new):
     text = (tmp_path / "other.json").read_text()
     assert old in text
     (tmp_path / "other.json").write_text(text.replace(old, new, 1))
-    with pytest.raises(FedUnlearnError, match="is not a results file of fedunlearn"):
+    with refused("damaged", says="is not a results file of fedunlearn"):
         load(tmp_path / "other.json")
 
 
@@ -372,7 +372,7 @@ def test_a_column_that_is_set_up_otherwise_is_replaced_whole():
     ],
 )
 def test_results_that_do_not_compare_are_not_joined(changes, reason):
-    with pytest.raises(FedUnlearnError, match=reason):
+    with refused("invalid", says=reason):
         joined(MADE, replace(MADE, **changes))
 
 
@@ -433,26 +433,26 @@ def gathered(tmp_path):
 )
 def test_a_damaged_run_is_named(gathered, file, content, sentence):
     (gathered / "mine/seed-4/fedosd" / file).write_text(content)
-    with pytest.raises(FedUnlearnError, match=sentence):
+    with refused("damaged", "invalid", says=sentence):
         gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_run_that_does_not_say_what_made_it_is_named(gathered):
     (gathered / "mine/seed-4/fedosd/environment.json").unlink()
-    with pytest.raises(FedUnlearnError, match=r"has no environment\.json"):
+    with refused("missing", says=r"has no environment\.json"):
         gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_run_in_the_folder_of_another_seed_is_named(gathered):
     (gathered / "mine/seed-4").rename(gathered / "mine/seed-5")
-    with pytest.raises(FedUnlearnError, match=r"seed-5/fedosd is a run of seed 4: delete it"):
+    with refused("occupied", says=r"seed-5/fedosd is a run of seed 4: delete it"):
         gather(gathered, read_columns(gathered), "laptop")
 
 
 def test_a_trial_that_measured_nothing_is_named(gathered):
     row = {"stage": "start", "round": 0, "elapsed": 0, "distance": 0}
     (gathered / "mine/trials/fedosd/0.1/metrics.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(FedUnlearnError, match=r"0\.1 has ended without an evaluated round"):
+    with refused("invalid", says=r"0\.1 has ended without an evaluated round"):
         gather(gathered, read_columns(gathered), "laptop")
 
 
@@ -479,7 +479,7 @@ def test_a_folder_of_runs_is_gathered(gathered):
     shutil.copytree(gathered / "mine/seed-4/fedosd", other)
     changed = CONFIG | {"data": {**CONFIG["data"], "fraction": 0.2}}
     (other / "experiment.json").write_text(json.dumps(changed))
-    with pytest.raises(FedUnlearnError, match="puf has other settings than the other runs"):
+    with refused("occupied", says="puf has other settings than the other runs"):
         gather(gathered, read_columns(gathered), "laptop")
     (gathered / "mine/trials/fedosd/0.1/outcome.json").write_text(
         '{"status": "diverged", "model_sha256": "abc"}'
