@@ -21,6 +21,7 @@ from fedunlearn.runs import (
     read_outcome,
     write_state,
 )
+from fedunlearn.runs.recorder import _guarded as restored
 
 PHASES = method["fedosd"](Schedule(5, 0.05, 4, 0.05))
 
@@ -228,3 +229,15 @@ def test_what_may_name_a_person_is_not_public():
         "seed": 1,
         "data": {"clients": 3},
     }
+
+
+@pytest.mark.parametrize(
+    ("sentence", "code"),
+    [
+        ("nothing is measured of the targets, so nobody knows whether they are forgotten", "unmeasured"),
+        ("the targets' backdoor still works after unlearning: ASR 90.0%, before 95.0%", "unmoved"),
+        ("", ""),
+    ],
+)
+def test_a_checkpoint_of_0_2_has_the_code_of_its_sentence(sentence, code):
+    assert restored({"unmoved": sentence}).unmoved_code == code

@@ -24,37 +24,28 @@ class StopRule(Protocol):
 
 
 @dataclass(frozen=True)
-class Below:
-    """A measure of the target, or of the model if targets have none, is below a value."""
-
+class _Threshold:
     key: str
     value: float
 
     def __post_init__(self) -> None:
-        _check(self.key, self.value)
+        require_type(isinstance(self.key, str), "key", self.key, "give the name of a measure, such as 'asr'")
+        fine = isinstance(self.value, int | float) and not isinstance(self.value, bool)
+        require_type(fine, "value", self.value, "give a number")
+
+
+class Below(_Threshold):
+    """A measure of the target, or of the model if targets have none, is below a value."""
 
     def met(self, metrics: Metrics, target: ClientId) -> bool:
         return measured(metrics, self.key, target) < self.value
 
 
-@dataclass(frozen=True)
-class Above:
+class Above(_Threshold):
     """A measure of the target, or of the model if targets have none, is above a value."""
-
-    key: str
-    value: float
-
-    def __post_init__(self) -> None:
-        _check(self.key, self.value)
 
     def met(self, metrics: Metrics, target: ClientId) -> bool:
         return measured(metrics, self.key, target) > self.value
-
-
-def _check(key: object, value: object) -> None:
-    require_type(isinstance(key, str), "key", key, "give the name of a measure, such as 'asr'")
-    fine = isinstance(value, int | float) and not isinstance(value, bool)
-    require_type(fine, "value", value, "give a number")
 
 
 def require_rules(stop: object) -> None:
