@@ -91,18 +91,18 @@ def diverged(phase: Phase, state: State, cause: str, first: str = "") -> State:
     return replace(state, diagnostics={}).halt(Status.DIVERGED, sentence("diverged", **facts))
 
 
-def judge(run: Run, progress: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
+def judge(run: Run, progress: Progress, metrics: Metrics) -> Progress:
     """Judge, at the end of a phase, whether the targets are forgotten and what the others lose by it."""
     phase, guarded, state = run.phases[progress.phase], progress.guarded, progress.state
     later = [each.stage for each in run.phases[progress.phase + 1 :] if each.rounds]
     last = not {*later} - ({Stage.UNLEARNING} if guarded.stopped else set())
     if not run.request.targets or not (last or phase.stage is Stage.UNLEARNING):
-        return progress, metrics
+        return progress
     verdict = unmoved(guarded, metrics, phase.stage)
     if verdict is not None:
         guarded = replace(guarded, unmoved_code=verdict[0], unmoved=verdict[1])
     if not last or phase.stage is Stage.PRETRAINING:
-        return replace(progress, guarded=guarded), metrics
+        return replace(progress, guarded=guarded)
     floor = FLOOR if run.conditions.floor is None else run.conditions.floor
     lost, harmed = worse(guarded, metrics, floor, from_scratch(phase))
     bad = _stopped_badly(guarded, metrics, floor) if guarded.stopped else ""
@@ -110,11 +110,9 @@ def judge(run: Run, progress: Progress, metrics: Metrics) -> tuple[Progress, Met
         state = state.halt(Status.GUARD_STOP, f"{guarded.stopped}; and {bad}")
     elif harmed and run.conditions.floor is not None:
         state = state.halt(Status.HARMED, lost)
-    if state.status.failed:
-        metrics = {**metrics, "status": state.status, "reason": state.reason}
     elif left := _left_over(guarded, metrics):
         guarded = replace(guarded, events={**guarded.events, left: 1})
-    return replace(progress, state=state, guarded=replace(guarded, worse=lost)), metrics
+    return replace(progress, state=state, guarded=replace(guarded, worse=lost))
 
 
 def starting(metrics: Metrics) -> dict[str, float]:

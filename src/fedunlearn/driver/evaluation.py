@@ -62,12 +62,10 @@ def discard(run: Run, start: Progress, metrics: Metrics, cause: str) -> tuple[Pr
         "round": state.round,
         "elapsed": start.elapsed_rounds,
         "distance": distance(state.params, run.request.params),
-        "status": state.status,
-        "reason": state.reason,
     }
 
 
-def release(run: Run, progress: Progress, metrics: Metrics) -> tuple[Progress, Metrics]:
+def release(run: Run, progress: Progress, metrics: Metrics) -> Progress:
     """Release the targets that meet a stop rule; the phase ends when none is left."""
     targets = run.request.targets
     met = frozenset(
@@ -75,10 +73,9 @@ def release(run: Run, progress: Progress, metrics: Metrics) -> tuple[Progress, M
     )
     progress = replace(progress, finished=met)
     if len(met) < len(targets):
-        return progress, metrics
+        return progress
     reason = sentence("converged", rules=" or ".join(map(str, run.conditions.stop)))
-    state = progress.state.halt(Status.CONVERGED, reason)
-    return replace(progress, state=state), {**metrics, "status": state.status, "reason": state.reason}
+    return replace(progress, state=progress.state.halt(Status.CONVERGED, reason))
 
 
 def require_measured(run: Run, metrics: Metrics) -> None:

@@ -140,10 +140,12 @@ def _round(run: Run, start: Progress) -> tuple[Progress, Metrics]:
         measures, unusable, _ = evaluate(run, progress.state)
         metrics |= measures
     if not progress.state.status.failed and (cause := absurd(run, progress, metrics, unusable)):
-        return discard(run, start, metrics, cause)
-    if watched and not ended:
-        progress, metrics = release(run, progress, metrics)
+        progress, metrics = discard(run, start, metrics, cause)
+    elif watched and not ended:
+        progress = release(run, progress, metrics)
         ended = progress.state.status is not Status.RUNNING
     if ended and not progress.state.status.failed:
-        return judge(run, progress, metrics)
+        progress = judge(run, progress, metrics)
+    if progress.state.status is not Status.RUNNING:
+        metrics |= {"status": progress.state.status, "reason": progress.state.reason}
     return progress, metrics

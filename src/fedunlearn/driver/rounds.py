@@ -25,7 +25,6 @@ from ..core import (
     Replies,
     Reply,
     State,
-    Status,
     Terms,
 )
 from ..core.seeds import derive
@@ -275,8 +274,6 @@ class Round:
         metrics["bytes_stored"] = measure.size(
             *after.memory.values(), *request.history.only(phase.needs, beside=False).tensors().values()
         )
-        if after.status is not Status.RUNNING:
-            metrics |= {"status": after.status, "reason": after.reason}
         return metrics
 
     def _rate(self) -> float:
