@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedunlearn import Phase, Request, Round, Schedule, Stage, State, method, train
+from fedunlearn.core import NOBODY, Role
 from fedunlearn.methods.fedavg import Averaging
 """
 
