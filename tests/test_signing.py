@@ -17,7 +17,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.codes import refused
 
-from fedunlearn import signing
 from fedunlearn.signing import (
     CLOCK_SKEW,
     ERASURE_REQUEST,
@@ -31,6 +30,7 @@ from fedunlearn.signing import (
     sign,
     use_nonce,
 )
+from fedunlearn.signing.keys import ORDERS, read_public
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fedunlearn[erasure]'")
 from cryptography.hazmat.primitives import hashes
@@ -95,7 +95,7 @@ def envelope(body, kind=ERASURE_REQUEST, made=MADE["p384"]):
     """Signs any bytes: what a client can do that does not use ``sign``."""
     message = b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(body), body)
     r, s = utils.decode_dss_signature(made.sign(message, ec.ECDSA(hashes.SHA384())))
-    low = utils.encode_dss_signature(r, min(s, signing._ORDERS["secp384r1"] - s))
+    low = utils.encode_dss_signature(r, min(s, ORDERS["secp384r1"] - s))
     _, public = pair(made)
     entry = {"keyid": key_id(public), "sig": base64.b64encode(low).decode()}
     return edited("{}", payload=base64.b64encode(body).decode(), payloadType=kind, signatures=[entry])
@@ -125,9 +125,7 @@ def test_round_trip_with_keys_of_ssh_keygen(kind, bits, form, tmp_path):
     keygen(path, kind, bits, "-m", form)
     document = request_erasure("site-3", "clinics", MODEL, path, now=NOW)
     line = path.with_suffix(".pub")
-    as_registered_in_flower = signing._public_key(line).public_bytes(
-        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-    )
+    as_registered_in_flower = read_public(line).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for public in (line, line.read_text(), line.read_bytes(), as_registered_in_flower):
         assert check(document, public).client == "site-3"
         assert key_id(public) == json.loads(document)["signatures"][0]["keyid"]
@@ -158,7 +156,7 @@ def test_signature_is_dsse():
 @pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()])
 def test_orders_of_curves(curve):
     # (n − 1)·G = −G has the x of G.
-    order = signing._ORDERS[curve.name]
+    order = ORDERS[curve.name]
     x = [ec.derive_private_key(k, curve).public_key().public_numbers().x for k in (1, order - 1)]
     assert x[0] == x[1]
 
@@ -275,7 +273,7 @@ STOLEN = sign(ERASURE_REQUEST, request(), STRANGER)
 
 def high_s():
     r, s = utils.decode_dss_signature(base64.b64decode(ENTRY["sig"]))
-    return base64.b64encode(utils.encode_dss_signature(r, signing._ORDERS["secp384r1"] - s)).decode()
+    return base64.b64encode(utils.encode_dss_signature(r, ORDERS["secp384r1"] - s)).decode()
 
 
 def later(**changes):

@@ -6,7 +6,6 @@ by an ECDSA key on P-256, P-384 or P-521. A ``Path`` names a key file; ``str`` o
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -17,29 +16,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from .core.errors import FedUnlearnError, require
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-
-    PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-    PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
-
-KeySource: TypeAlias = Path | str | bytes
+from ..core.errors import FedUnlearnError, require
+from .keys import KeySource as KeySource
+from .keys import decoded, encoded, id_of, make_signature, read_private, read_public, verifies
+from .keys import key_id as key_id
+from .keys import new_key as new_key
+from .keys import public_part as public_part
 
 ERASURE_REQUEST = "application/vnd.fedunlearn.erasure-request.v1+json"
 LARGEST_DOCUMENT, LARGEST_REQUEST = 1 << 20, 1 << 13  # characters
 LONGEST_LIFETIME = 31 * 24 * 3600  # seconds
 CLOCK_SKEW = 300  # seconds that the signer's clock may be ahead
-
-# The order n of each curve. If (r, s) signs a message, so does (r, n − s): only the smaller s is valid here.
-_ORDERS = {
-    "secp256r1": 2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF,
-    "secp384r1": 2**384 - 0x389CB27E0BC8D220A7E5F24DB74F58851313E695333AD68D,
-    "secp521r1": 2**521 - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
-}
 
 
 class Refusal(StrEnum):
@@ -77,15 +66,15 @@ class Refused(FedUnlearnError):
 
 def sign(kind: str, payload: Mapping[str, Any], key: KeySource) -> str:
     """Signs a payload of JSON values with a private key; ``kind`` is the envelope's payloadType."""
-    private = _private_key(key)
+    private = read_private(key)
     require(bool(kind) and kind.isascii() and kind.isprintable(), "kind", kind, "a media type in ASCII")
     try:
         body = _canonical(dict(payload))
         _parsed(body)
     except (TypeError, ValueError, RecursionError) as error:
         raise FedUnlearnError(f"cannot sign the payload: it is not plain JSON ({error})") from None
-    signature = {"keyid": _key_id(private.public_key()), "sig": _signature(private, _encoding(kind, body))}
-    envelope = _canonical({"payload": _base64(body), "payloadType": kind, "signatures": [signature]}).decode()
+    signature = {"keyid": id_of(private.public_key()), "sig": make_signature(private, _encoding(kind, body))}
+    envelope = _canonical({"payload": encoded(body), "payloadType": kind, "signatures": [signature]}).decode()
     if len(envelope) > LARGEST_DOCUMENT:
         raise FedUnlearnError(f"cannot sign the payload: the document exceeds {LARGEST_DOCUMENT} characters")
     return envelope
@@ -95,11 +84,11 @@ def opened(
     envelope: str, kind: str, public_key: KeySource, *, largest: int = LARGEST_DOCUMENT
 ) -> dict[str, Any]:
     """Returns the payload of an envelope of this kind, signed with this key; refuses any other."""
-    public = _public_key(public_key)
+    public = read_public(public_key)
     try:
         _check(len(envelope) <= largest, Refusal.TOO_LARGE, f"the document exceeds {largest} characters")
         document = _parsed(envelope.encode())
-        body = _unbase64(document["payload"])
+        body = decoded(document["payload"])
         found, signatures = document["payloadType"], document["signatures"]
         if not (isinstance(found, str) and isinstance(signatures, list) and len(document) == 3):
             raise ValueError
@@ -109,9 +98,9 @@ def opened(
         signer, signature = signatures[0]["keyid"], signatures[0]["sig"]
         if not (isinstance(signer, str) and isinstance(signature, str) and len(signatures[0]) == 2):
             raise ValueError
-        ours = signer == _key_id(public)
+        ours = signer == id_of(public)
         _check(ours, Refusal.UNKNOWN_KEY, f"the document is signed with another key: {signer!r:.70}")
-        fits = _verified(public, signature, _encoding(kind, body))
+        fits = verifies(public, signature, _encoding(kind, body))
         _check(fits, Refusal.BAD_SIGNATURE, "the signature does not match: the document was edited or forged")
         payload = _parsed(body)
         if not isinstance(payload, dict):
@@ -120,28 +109,6 @@ def opened(
     except (TypeError, AttributeError, KeyError, ValueError, RecursionError):
         sentence = "the document is not a DSSE envelope of an object in canonical JSON: pass it on unchanged"
         raise Refused(Refusal.MALFORMED, sentence) from None
-
-
-def key_id(public_key: KeySource) -> str:
-    """SHA-256 of the key's DER SubjectPublicKeyInfo in hex: the keyid of its signatures."""
-    return _key_id(_public_key(public_key))
-
-
-def new_key() -> bytes:
-    """A new private key (Ed25519, in PEM form)."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    key = Ed25519PrivateKey.generate()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def public_part(private_key: KeySource) -> bytes:
-    """The public key of a private one, in PEM form: what others verify its documents with."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    public = _private_key(private_key).public_key()
-    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 @dataclass(frozen=True)
@@ -239,7 +206,7 @@ def stated_model(document: str) -> str:
 def _stated(document: str, field: str) -> str:
     try:
         _check(len(document) <= LARGEST_REQUEST, Refusal.TOO_LARGE, "the document is too large for a request")
-        stated = _parsed(_unbase64(_parsed(document.encode())["payload"]))[field]
+        stated = _parsed(decoded(_parsed(document.encode())["payload"]))[field]
         if not isinstance(stated, str):
             raise TypeError
     except (TypeError, AttributeError, KeyError, ValueError, RecursionError):
@@ -314,107 +281,6 @@ def _parsed(text: bytes) -> Any:
     return value
 
 
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
-
-
-def _unbase64(text: str) -> bytes:
-    content = base64.b64decode(text, validate=True)
-    if _base64(content) != text:
-        raise ValueError("not canonical")
-    return content
-
-
 def _encoding(kind: str, body: bytes) -> bytes:
     """DSSE's pre-authentication encoding: the bytes that are signed."""
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(body), body)
-
-
-def _signature(key: PrivateKey, message: bytes) -> str:
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
-
-    if isinstance(key, ed25519.Ed25519PrivateKey):
-        return _base64(key.sign(message))
-    r, s = utils.decode_dss_signature(key.sign(message, ec.ECDSA(hashes.SHA384())))
-    return _base64(utils.encode_dss_signature(r, min(s, _ORDERS[key.curve.name] - s)))
-
-
-def _verified(key: PublicKey, text: str, message: bytes) -> bool:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
-
-    try:
-        signature = _unbase64(text)
-        if isinstance(key, ed25519.Ed25519PublicKey):
-            key.verify(signature, message)
-            return True
-        key.verify(signature, message, ec.ECDSA(hashes.SHA384()))
-        return utils.decode_dss_signature(signature)[1] <= _ORDERS[key.curve.name] // 2
-    except (InvalidSignature, ValueError):
-        return False
-
-
-def _key_id(key: PublicKey) -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-
-
-def _private_key(source: KeySource) -> PrivateKey:
-    key: PrivateKey = _key(source, "private")
-    return key
-
-
-def _public_key(source: KeySource) -> PublicKey:
-    key: PublicKey = _key(source, "public")
-    return key
-
-
-def _key(source: KeySource, which: str) -> Any:
-    try:
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-    except ImportError:
-        sentence = "signed documents need cryptography: pip install 'fedunlearn[erasure]'"
-        raise FedUnlearnError(sentence, code="package") from None
-    require(isinstance(source, Path | str | bytes), f"{which} key", type(source), "a Path, str or bytes")
-    try:
-        content = source.expanduser().read_bytes() if isinstance(source, Path) else source
-    except OSError as error:
-        raise FedUnlearnError(
-            f"cannot read the {which} key {source!s}: {error.strerror or error}", code="key"
-        ) from None
-    content = content.encode(errors="replace") if isinstance(content, str) else content
-    where = f"{source}: " if isinstance(source, Path) else ""
-    key: object = None
-    try:
-        if which == "private":
-            openssh = b"BEGIN OPENSSH PRIVATE KEY" in content
-            load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
-            key = load(content, None)
-        elif b"BEGIN PUBLIC KEY" in content:  # Flower's NodeInfo.public_key has this form.
-            key = serialization.load_pem_public_key(content)
-        else:
-            key = serialization.load_ssh_public_key(content)
-    except TypeError:
-        raise FedUnlearnError(
-            f"{where}the private key is encrypted: use a copy without a passphrase", code="key"
-        ) from None
-    except (ValueError, UnsupportedAlgorithm):
-        pass
-    if which == "public" and b"PRIVATE KEY" in content and b"-----END" in content:
-        raise FedUnlearnError(
-            f"{where}this is a private key: give the public one, the file that ends in .pub", code="key"
-        )
-    if isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
-        return key
-    if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) and key.curve.name in _ORDERS:
-        return key
-    raise FedUnlearnError(
-        f"{where}the {which} key is not a P-256, P-384, P-521 or Ed25519 key in OpenSSH or PEM form; "
-        "give the right file, or make a key with ssh-keygen -t ecdsa -b 384",
-        code="key",
-    )
