@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torch import nn
 
-from .client.audit import FPRS, audit_job, rate_name, unpacked, unpacked_counts
+from .client.audit import audit_job, rate_name, unpacked, unpacked_counts
 from .client.canaries import STATISTIC
 from .core import (
     ClientId,
@@ -44,14 +44,15 @@ from .evidence import (
     client_influence,
     decide,
     exact_bounds,
-    needed_unseen,
     rates,
     tail_finding,
     tail_rate,
     tug_of_war,
     unjudged,
 )
-from .evidence.measures import exact_sentence, listed
+from .evidence.measures import exact_sentence
+from .evidence.proportions import FPRS
+from .evidence.record import omitted
 from .evidence.verdicts import ALARM_MINIMUM, MARGIN, MINIMUM
 
 Model: TypeAlias = State | Outcome | nn.Module
@@ -126,13 +127,13 @@ def audit(
         },
         tuple(notes),
         tug,
-        _omitted(found, tug, parts) if retrained is not None else (),
+        omitted(found, tug, parts) if retrained is not None else (),
         exact=exact_sentence(method),
     )
 
 
 def present_targets(federation: Federation, targets: ClientId | Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """The targets, each once; refused where one is not present, because nobody else holds its data."""
+    """The targets, each once; refused where one is not present, because no other client holds its data."""
     require_federation(federation)
     named = names_of(targets)
     if not named:
@@ -142,7 +143,7 @@ def present_targets(federation: Federation, targets: ClientId | Sequence[ClientI
         if target not in present:
             raise FedUnlearnError(
                 f"target {target!r} is not present{did_you_mean(target, present)}: it must still be there, "
-                "because nobody else holds its data"
+                "because no other client holds its data"
             )
     return named
 
@@ -207,7 +208,7 @@ _TITLES = {
 def _targets(
     replies: Mapping[ClientId, Reply], margin: float, minimum: int
 ) -> dict[ClientId, TargetEvidence]:
-    """What the targets found; the levels of alarms depend on all of them."""
+    """Return the findings of the targets; the levels of alarms depend on all of them."""
     pairs = {target: _sent(target, reply) for target, reply in replies.items()}
     levels = {
         test: dict(zip(held, alarm_levels(list(held.values())), strict=True))
@@ -324,40 +325,6 @@ def _tugs_of_war(
     accuracies = {name: {part: sums[name][part].value for part in parts} for name in names}
     standard = accuracies.pop("retrained")
     return {name: tug_of_war(found, standard) for name, found in accuracies.items()}
-
-
-def _omitted(
-    found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWar], parts: Sequence[ClientId]
-) -> tuple[str, ...]:
-    """What was not measured, and why."""
-    told = []
-    if parts:
-        told.append(f"{listed(parts)}: the unseen data is that of the client, so its accuracy counts once.")
-    few = [target for target, each in found.items() if len(each.tpr) < len(FPRS)]
-    least = min((found[target].finding.n_unseen for target in few), default=0)
-    if few and least < max(map(needed_unseen, FPRS.values())):
-        needs = ", ".join(f"{needed_unseen(fpr):,} at {title} FPR" for title, fpr in FPRS.items())
-        told.append(
-            f"True positive rates need many unseen examples ({needs}), and there are only {least:,}: "
-            f"not all measured for {listed(few)}."
-        )
-    if least >= min(map(needed_unseen, FPRS.values())) and not exact_bounds():
-        told.append("True positive rates were not measured: SciPy is missing, install fedunlearn[evidence].")
-    if none := [target for target, each in found.items() if not each.distance]:
-        told.append(f"Output distances need one label for each example: not measured for {listed(none)}.")
-    few = [target for target, each in found.items() if each.finding.n_forgotten < ALARM_MINIMUM]
-    if few:
-        told.append(
-            f"The linear probe needs {ALARM_MINIMUM} forgotten examples: not shown for {listed(few)}."
-        )
-    if none := [target for target, each in found.items() if not each.probe and target not in few]:
-        told.append(
-            "The linear probe needs labels of at least two classes and a model with a linear layer behind "
-            f"others: not measured for {listed(none)}."
-        )
-    if not tug:
-        told.append("ToW needs accuracies on forgotten, retained and test examples, and one is missing.")
-    return tuple(told)
 
 
 def _canaries(reply: Reply) -> dict[str, CanaryFinding]:

@@ -385,7 +385,7 @@ def test_a_reply_that_cannot_be_used_gives_no_verdict(numbers, sentence):
     ("options", "sentence"),
     [
         ({"targets": ()}, "no target is named"),
-        ({"targets": "site-9"}, "target 'site-9' is not present.*nobody else holds its data"),
+        ({"targets": "site-9"}, "target 'site-9' is not present.*no other client holds its data"),
         ({"retrained": retrained(3)}, "the model and the retrained model are equal"),
         ({"again": retrained()}, "the retrained model and the second retrained model are equal"),
         ({"references": [before()]}, "the model before unlearning and reference 0 are equal"),

@@ -155,7 +155,7 @@ class Silent(fu.Sequential):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"targets": "site-9"}, "target 'site-9' is not present.*nobody else holds its data"),
+        ({"targets": "site-9"}, "target 'site-9' is not present.*no other client holds its data"),
         ({"targets": []}, "no target is named"),
         ({"rounds": 0}, "rounds = 0"),
         ({"retrained": Curves((2.0, 1.0), (2.0, 1.0))}, "were not measured in 6 rounds"),

@@ -28,6 +28,7 @@ from ..evidence import (
     needed_unseen,
     tail_counts,
 )
+from ..evidence.proportions import FPRS
 from . import canaries
 from .data import ClientData, Data, own_examples, size
 
@@ -50,9 +51,6 @@ COUNTS = (
     "unseen examples",
 )
 """The counts that leave a target for each true positive rate."""
-
-FPRS = {"1 %": 0.01, "0.1 %": 0.001}
-"""False positive rates of the attack on the tail, by title."""
 
 RETRAINED = ("retrained", "again")
 REFERENCE = "reference "

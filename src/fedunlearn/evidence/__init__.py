@@ -3,48 +3,46 @@
 ``judge`` is the entry point. SciPy, the extra ``evidence``, is needed only for exact bounds of proportions.
 """
 
+from .calibration import calibrated, compare, hardest
 from .canaries import CanaryFinding, canary_finding, guess_canaries
+from .distances import TugOfWar, jensen_shannon, tug_of_war
 from .influence import Influence, client_influence, corrected
 from .measures import OutputDistance, Rate, rates
+from .proportions import (
+    CanaryBound,
+    TailCounts,
+    TailRate,
+    canary_bound,
+    clopper_pearson,
+    exact_bounds,
+    fisher,
+    needed_unseen,
+    newcombe,
+    tail_counts,
+    tail_rate,
+    tpr_at_fpr,
+    wilson,
+)
 from .record import MODELS, Evidence, TargetEvidence
 from .relearning import Comeback, Curves, Relearning
 from .statistics import (
-    CanaryBound,
     Equivalence,
     Estimate,
     Interval,
     Paired,
     Scores,
-    TailCounts,
-    TailRate,
-    TugOfWar,
     auc,
     auc_error,
-    canary_bound,
-    clopper_pearson,
     delong,
-    exact_bounds,
-    fisher,
     holm,
-    jensen_shannon,
-    needed_unseen,
-    newcombe,
     paired_auc,
-    tail_counts,
-    tail_rate,
     tost,
-    tpr_at_fpr,
-    tug_of_war,
-    wilson,
 )
 from .verdicts import (
     Finding,
     Verdict,
     alarm_levels,
-    calibrated,
-    compare,
     decide,
-    hardest,
     judge,
     no_verdict,
     tail_alarm,

@@ -14,12 +14,12 @@ from statistics import median_high, median_low
 
 from ..core import FedUnlearnError
 from ..core.errors import require, require_count
-from .statistics import CanaryBound, canary_bound, exact_bounds
+from .proportions import CanaryBound, canary_bound, exact_bounds
 
 
 @dataclass(frozen=True)
 class CanaryFinding:
-    """What the guesses about the canaries of one client say of one model."""
+    """The guesses about the canaries of one client under one model."""
 
     correct: int
     guesses: int

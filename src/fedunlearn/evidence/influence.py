@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from ..core import FedUnlearnError
 from ..core.errors import require
 from .measures import listed
-from .statistics import fisher, holm
+from .proportions import fisher
+from .statistics import holm
 
 FACTOR = 3.0
 """Times the noise floor that a difference must exceed."""
@@ -28,7 +29,7 @@ class Influence:
     floor: float | None
     """The distance of a second retraining from the first; None without one."""
     beyond: bool | None
-    """Whether the difference exceeds the noise floor and, of a share, an exact test; None without a floor."""
+    """True if the noise floor and, of a share, an exact test are exceeded; None without a floor."""
     n: int | None = None
     """The number of examples of a share."""
     p_value: float | None = None
@@ -36,7 +37,7 @@ class Influence:
 
     @property
     def beyond_floor(self) -> bool | None:
-        """Whether the difference exceeds three times the noise floor; None without one."""
+        """True if the difference exceeds three times the noise floor; None without one."""
         return None if self.floor is None else abs(self.difference) > FACTOR * self.floor
 
 

@@ -1,11 +1,13 @@
-"""Measures beside the verdict, each against retraining, and the sentences that tell them."""
+"""Measures other than the verdict, each against retraining, and their sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .statistics import Interval, TailRate, TugOfWar, newcombe, wilson
+from .distances import TugOfWar
+from .proportions import TailRate, newcombe, wilson
+from .statistics import Interval
 
 EXACT = frozenset({"retrain", "fast-retrain", "rapid", "knot", "sisa"})
 """Methods whose new model no target and no model of a target had a part in: docs/evidence/claims.md."""

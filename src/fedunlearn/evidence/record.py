@@ -1,27 +1,29 @@
-"""What an audit found, as one value: files, tables, sentences and pages are made of it."""
+"""The evidence of an audit as one value, from which files, tables, sentences and pages are made."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..core import ClientId
 from .canaries import CanaryFinding
+from .distances import TugOfWar
 from .influence import Influence, influence_sentence
 from .measures import (
     OutputDistance,
     Rate,
     distance_sentence,
+    listed,
     rate_sentence,
     tail_sentence,
     tug_sentence,
 )
+from .proportions import FPRS, TailRate, exact_bounds, needed_unseen
 from .relearning import Relearning
-from .statistics import TailRate, TugOfWar
-from .verdicts import Finding, Verdict
+from .verdicts import ALARM_MINIMUM, Finding, Verdict
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -38,12 +40,12 @@ SERIOUS = (Verdict.UNDER, Verdict.OVER, Verdict.INCONCLUSIVE, Verdict.NO_SIGNAL,
 
 @dataclass(frozen=True)
 class TargetEvidence:
-    """What was found about one target."""
+    """The findings about one target."""
 
     finding: Finding
     """The verdict."""
     original: Finding | None = None
-    """What the same test says of ω⁰."""
+    """The same test's finding on ω⁰."""
     tail: Finding | None = None
     """Of the hardest tenth of the examples, an alarm or none; None where they are too few."""
     losses: Finding | None = None
@@ -62,12 +64,12 @@ class TargetEvidence:
     probe: Mapping[str, Rate] = field(default_factory=dict)
     """Accuracy, on unseen examples, of a linear probe on the last hidden layer, by model."""
     canaries: Mapping[str, CanaryFinding] = field(default_factory=dict)
-    """What canaries show of ``model`` and ``original``; empty where none are planted."""
+    """The findings of canaries on ``model`` and ``original``; empty where none are planted."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an audit found. It is about this model and this retrained one, not about the method."""
+    """The findings of an audit, about this model and this retrained one, not about the method."""
 
     targets: Mapping[ClientId, TargetEvidence]
     influence: Mapping[str, Mapping[ClientId, Influence]]
@@ -75,19 +77,19 @@ class Evidence:
     missing: Mapping[ClientId, str]
     """Retained clients that sent nothing that can be used, and why."""
     notes: tuple[str, ...] = ()
-    """What limits the evidence."""
+    """The limits of the evidence."""
     tug_of_war: Mapping[str, TugOfWar] = field(default_factory=dict)
     """Of accuracies on forgotten, retained and test examples, by model as in ``MODELS``."""
     omitted: tuple[str, ...] = ()
-    """What was not measured, and why."""
+    """The measures that are missing, and why."""
     relearning: Relearning | None = None
-    """How soon the forgotten returns, where that was tried."""
+    """The return of the forgotten, where that was tried."""
     exact: str = ""
-    """What the method guarantees by itself, if it is exact."""
+    """The guarantee of the method itself, if it is exact."""
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name: the SHA-256 of each model, and how it was made."""
     files: tuple[str, ...] = ()
-    """Where the evidence is written."""
+    """The files that the evidence is written to."""
 
     def __str__(self) -> str:
         return "\n".join((*self.sentences, *(f"Written to {file}" for file in self.files)))
@@ -141,6 +143,41 @@ class Evidence:
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
+def omitted(
+    found: Mapping[ClientId, TargetEvidence], tug: Mapping[str, TugOfWar], parts: Sequence[ClientId]
+) -> tuple[str, ...]:
+    """Say what was not measured, and why."""
+    told = []
+    if parts:
+        told.append(f"{listed(parts)}: the unseen data is that of the client, so its accuracy counts once.")
+    few = [target for target, each in found.items() if len(each.tpr) < len(FPRS)]
+    least = min((found[target].finding.n_unseen for target in few), default=0)
+    needed = {title: needed_unseen(fpr) for title, fpr in FPRS.items()}
+    if few and least < max(needed.values()):
+        needs = ", ".join(f"{number:,} at {title} FPR" for title, number in needed.items())
+        told.append(
+            f"True positive rates need many unseen examples ({needs}), and there are only {least:,}: "
+            f"not all measured for {listed(few)}."
+        )
+    if least >= min(needed.values()) and not exact_bounds():
+        told.append("True positive rates were not measured: SciPy is missing, install fedunlearn[evidence].")
+    if none := [target for target, each in found.items() if not each.distance]:
+        told.append(f"Output distances need one label for each example: not measured for {listed(none)}.")
+    few = [target for target, each in found.items() if each.finding.n_forgotten < ALARM_MINIMUM]
+    if few:
+        told.append(
+            f"The linear probe needs {ALARM_MINIMUM} forgotten examples: not shown for {listed(few)}."
+        )
+    if none := [target for target, each in found.items() if not each.probe and target not in few]:
+        told.append(
+            "The linear probe needs labels of at least two classes and a model with a linear layer behind "
+            f"others: not measured for {listed(none)}."
+        )
+    if not tug:
+        told.append("ToW needs accuracies on forgotten, retained and test examples, and one is missing.")
+    return tuple(told)
+
+
 @cache
 def _reader() -> TypeAdapter[Evidence]:
     from pydantic import TypeAdapter
@@ -152,7 +189,7 @@ _OF = {"model": "", "original": " in ω⁰"}
 
 
 def _measures(evidence: TargetEvidence) -> Iterator[str]:
-    """What was found beside the verdict."""
+    """Say what was found in addition to the verdict."""
     for fpr, found in evidence.tpr.items():
         yield f"forgotten examples: {tail_sentence(fpr, found)}"
     if evidence.distance:

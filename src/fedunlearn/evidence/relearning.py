@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Comeback:
-    """How the mean loss on the forgotten examples falls under one attack.
+    """The fall of the mean loss on the forgotten examples under one attack.
 
     The forgotten has returned when the loss is at most halfway from that of retraining to that of ω⁰.
     """
@@ -86,7 +86,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Relearning:
-    """How soon the forgotten returns, by attack."""
+    """The return of the forgotten, by attack."""
 
     posttraining: Comeback
     finetuning: Comeback

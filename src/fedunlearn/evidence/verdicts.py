@@ -28,11 +28,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
 from ..core import FedUnlearnError
 from ..core.errors import require, require_count
-from .statistics import NORMAL, Estimate, Interval, Paired, Scores, delong, holm, paired_auc, tost
+from .calibration import compare, hardest, several
+from .statistics import NORMAL, Estimate, Interval, Paired, Scores, delong, holm, tost
 
 MARGIN = 0.05
 """The largest difference of AUC that counts as equivalent."""
@@ -49,7 +48,7 @@ ALARM_LEVEL = 0.95
 
 
 class Verdict(StrEnum):
-    """What a test says about a model."""
+    """The result of a test of a model."""
 
     EQUIVALENT = "equivalent"
     UNDER = "under"
@@ -59,7 +58,7 @@ class Verdict(StrEnum):
 
     @property
     def alarm(self) -> bool:
-        """Whether the model was found to differ from retraining."""
+        """True if the model was found to differ from retraining."""
         return self in (Verdict.UNDER, Verdict.OVER)
 
 
@@ -84,21 +83,7 @@ class Finding:
     alarm_interval: Interval | None = None
     """95 %, and more where there are several targets: an alarm is raised where it excludes 0."""
     gate: Verdict | None = None
-    """What the same test says of ω⁰; EQUIVALENT needs UNDER here."""
-
-
-def calibrated(losses: Scores, references: Sequence[Scores]) -> Scores:
-    """Subtract from each loss the mean loss of reference models on the same example.
-
-    The references must have been trained without the forgotten and without the unseen examples.
-
-    >>> twins = Scores([1.0, 3.0], [1.0]), Scores([2.0, 3.0], [0.0])
-    >>> calibrated(Scores([1.0, 1.0], [1.0]), twins).forgotten.tolist()
-    [-0.5, -2.0]
-    """
-    hardness = _hardness(losses, references)
-    with np.errstate(invalid="ignore"):  # ∞ − ∞ is NaN, which is refused
-        return Scores(losses.forgotten - hardness.forgotten, losses.unseen - hardness.unseen)
+    """The same test's verdict on ω⁰; EQUIVALENT needs UNDER here."""
 
 
 def judge(
@@ -132,7 +117,7 @@ def judge(
     """
     if retrained is None:
         return no_verdict(model)
-    standard = _several(retrained)
+    standard = several(retrained)
     references = tuple(references) or standard
     named = [("retrained model", standard), ("reference", references)]
     for name, other in ((name, other) for name, others in named for other in others):
@@ -141,20 +126,6 @@ def judge(
             raise FedUnlearnError(f"the {which} and the {name} have equal losses: give different models")
     before = None if original is None else compare(original, standard, references)
     return decide(compare(model, standard, references), before, margin=margin, minimum=minimum)
-
-
-def compare(model: Scores, retrained: Scores | Sequence[Scores], references: Sequence[Scores] = ()) -> Paired:
-    """Compare the AUC of calibrated losses with that of retraining; without references, of plain losses.
-
-    The AUC of several retrained models is their mean.
-
-    >>> compare(Scores([0.1, 0.2], [0.3, 0.4]), Scores([0.1, 0.4], [0.2, 0.3])).difference.value
-    0.5
-    """
-    standard = _several(retrained)
-    if references:
-        model, standard = calibrated(model, references), tuple(calibrated(e, references) for e in standard)
-    return paired_auc(model, *standard)
 
 
 def decide(
@@ -261,30 +232,6 @@ def tail_alarm(
     return tail_finding(found)
 
 
-def hardest(
-    model: Scores,
-    retrained: Scores | Sequence[Scores],
-    references: Sequence[Scores] = (),
-    *,
-    share: float = 0.1,
-) -> Paired | None:
-    """Return the comparison of ``tail_alarm``; None if fewer than two examples of a set are that hard.
-
-    >>> hardest(Scores([1.0], [1.0, 2.0]), Scores([1.0], [1.0, 2.0])) is None
-    True
-    """
-    require(0 < share < 1, "share", share, "between 0 and 1")
-    standard = _several(retrained)
-    references = tuple(references) or standard
-    hardness = _hardness(model, references)
-    threshold = np.quantile(hardness.unseen, 1 - share)
-    forgotten, unseen = hardness.forgotten > threshold, hardness.unseen > threshold
-    if min(forgotten.sum(), unseen.sum()) < 2:
-        return None
-    losses = (calibrated(each, references) for each in (model, *standard))
-    return paired_auc(*(Scores(each.forgotten[forgotten], each.unseen[unseen]) for each in losses))
-
-
 def tail_finding(found: Paired, *, level: float = ALARM_LEVEL) -> Finding:
     """Say what a comparison of the hardest examples shows: an alarm, or nothing."""
     verdict = _outcome(found, None, level)
@@ -296,31 +243,6 @@ def tail_finding(found: Paired, *, level: float = ALARM_LEVEL) -> Finding:
     return _finding(verdict, found, sentence, None, None, level)
 
 
-def _several(retrained: Scores | Sequence[Scores]) -> tuple[Scores, ...]:
-    found = (retrained,) if isinstance(retrained, Scores) else tuple(retrained)
-    if not found:
-        raise FedUnlearnError("there is no retrained model to compare with: give at least one")
-    return found
-
-
-def _hardness(losses: Scores, references: Sequence[Scores]) -> Scores:
-    """The mean loss of the references on each example."""
-    if not references:
-        raise FedUnlearnError("losses are calibrated by reference models: give at least one")
-    shape = len(losses.forgotten), len(losses.unseen)
-    for reference in references:
-        if (len(reference.forgotten), len(reference.unseen)) != shape:
-            raise FedUnlearnError(
-                f"a reference has losses of {len(reference.forgotten)} forgotten and "
-                f"{len(reference.unseen)} unseen examples, the model of {shape[0]} and {shape[1]}: "
-                "compute them on the same examples, in the same order"
-            )
-    return Scores(
-        np.mean([reference.forgotten for reference in references], axis=0),
-        np.mean([reference.unseen for reference in references], axis=0),
-    )
-
-
 def _p_value(found: Paired) -> float:
     """Two-sided, of no difference; 1 where the examples are too few for an alarm."""
     if min(found.n_forgotten, found.n_unseen) < ALARM_MINIMUM:
@@ -330,7 +252,7 @@ def _p_value(found: Paired) -> float:
 
 
 def _outcome(found: Paired, margin: float | None, level: float) -> Verdict:
-    """What the test alone says, without minimum and gate."""
+    """Return the result of the test alone, without minimum and gate."""
     if margin is not None and tost(found.difference, margin).equivalent:
         return Verdict.EQUIVALENT
     interval = found.difference.interval(level)

@@ -64,7 +64,7 @@ Audit: TypeAlias = Callable[[Path, Made, Made], Evidence]
 
 @dataclass(frozen=True)
 class Standard:
-    """What the models of one experiment are compared with."""
+    """The models that those of one experiment are compared with."""
 
     setting: Setting
     retrained: Mapping[str, Path]
@@ -114,7 +114,7 @@ def audit_run(
     show: Show = unseen,
     workers: int | None = None,
 ) -> Evidence:
-    """Audits the model of a run folder and writes ``evidence.json`` into it.
+    """Audit the model of a run folder and write ``evidence.json`` into it.
 
     ``against`` is the folder of a retraining with the same data, ``again`` that of a second one. Without
     ``against``, both are trained as long as ω⁰ was, unless they are in the cache; so are ``twins``, two where
@@ -129,7 +129,7 @@ def audit_run(
 def audit_with(
     wanted: Standard, folder: Path, show: Show = unseen, *, workers: int | None = None
 ) -> Evidence:
-    """Audits the model of a run folder by a standard that was made for it."""
+    """Audit the model of a run folder by a standard that was made for it."""
     with auditing(wanted, wanted.models(show, workers), workers) as audited:
         return audited(folder, run_model(folder, wanted.setting), omega0(folder, wanted.setting))
 
@@ -143,7 +143,7 @@ def standard(
     margin: float = MARGIN,
     relearn: int = 0,
 ) -> Standard:
-    """What the model of a run folder is compared with; nothing is trained yet."""
+    """Return the standard for the model of a run folder; nothing is trained yet."""
     require(0 < margin < 0.5, "margin", margin, "between 0 and 0.5")
     require_count("relearn", relearn)
     require_count("twins", twins or 0)
@@ -159,7 +159,7 @@ def standard(
     unknown = experiment.checkpoint is not None
     if unknown and not retrained:
         notes.append(
-            "ω⁰ is a checkpoint, and nobody knows how long it was trained: a verdict needs a retraining that "
+            "ω⁰ is a checkpoint, and how long it was trained is unknown: a verdict needs a retraining that "
             "is named with --against."
         )
     setting = prepare(experiment)
@@ -285,7 +285,7 @@ def omega0(folder: Path, setting: Setting) -> Made:
 
 
 def _checked(experiment: Experiment, folder: Path, other: Path) -> list[str]:
-    """What limits a retraining as the standard of a run; refused where it cannot be one."""
+    """Return the limits of a retraining as the standard of a run; refused where it cannot be one."""
     retraining = finished_experiment(other)
     if retraining.method not in RETRAININGS:
         raise FedUnlearnError(

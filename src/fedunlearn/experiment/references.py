@@ -14,7 +14,7 @@ from .setup import Setting
 from .training import CachedTraining, identify
 
 TWINS = 2
-"""How many calibrate the losses, where the data has room for them."""
+"""The number that calibrates the losses, where the data has room for them."""
 
 Show = Callable[[str], AbstractContextManager[Listener]]
 """Makes a listener for a training or a run, given what to call it."""
@@ -27,7 +27,7 @@ def unseen(name: str) -> Iterator[Listener]:
 
 
 def number_of_twins(experiment: Experiment) -> int:
-    """How many twins an audit uses unless told otherwise."""
+    """Return the number of twins of an audit by default."""
     return TWINS if experiment.data.twins and experiment.checkpoint is None else 0
 
 

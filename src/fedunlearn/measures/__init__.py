@@ -1,4 +1,4 @@
-"""What is measured in every round; the keys are the same in files, tables and plots."""
+"""The measures of every round; the keys are the same in files, tables and plots."""
 
 from .cost import cost, coverage, size
 from .forgetting import forgetting

@@ -1,4 +1,4 @@
-"""What a round costs, counted the same way for every method, and whom it reaches."""
+"""The cost of a round, counted alike for every method, and the clients that it reaches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def coverage(
     ever_heard: Collection[ClientId],
     request: Request,
 ) -> Metrics:
-    """How many retained clients answered in this round, and which share of them has answered at all.
+    """The number of retained clients that answered in this round, and the share that has answered at all.
 
     Clients that were asked in vain are counted as ``missing``.
     """

@@ -1,4 +1,4 @@
-"""What the model still knows of the targets."""
+"""The model's knowledge of the targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients report of their own training."""
+"""The clients' reports of their own training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model is still worth to the clients that stay."""
+"""The worth of the model to the clients that stay."""
 
 from __future__ import annotations
 

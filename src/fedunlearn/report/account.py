@@ -61,14 +61,14 @@ def findings(evidence: Evidence) -> Iterator[str]:
 
 
 def alarm(tail: Finding) -> str:
-    """What the hardest examples say: an alarm or none."""
+    """Say what the hardest examples show: an alarm or none."""
     if tail.verdict is not None and tail.verdict.alarm:
         return f"alarm: {verdict_text(tail.verdict)}"
     return "too few examples" if min(tail.n_forgotten, tail.n_unseen) < ALARM_MINIMUM else "no alarm"
 
 
 def test(evidence: Evidence) -> str:
-    """How the test works."""
+    """Explain the test."""
     margin = next((each.finding.margin for each in evidence.targets.values() if each.finding.margin), None)
     auc = (
         "with those of unseen examples: the AUC is the probability that the forgotten one is lower, and 0.5 "
@@ -91,7 +91,7 @@ def test(evidence: Evidence) -> str:
 
 
 def models(evidence: Evidence) -> Lines:
-    """What was compared with what: every model, how it was made, its rounds and its hash."""
+    """List every model, how it was made, its rounds and its hash."""
     lines = [["Model", "What for", "How it was made", "Rounds", "SHA-256"]]
     for name in (*ROLES, *(name for name in evidence.models if name not in ROLES)):
         if name in evidence.models:
@@ -104,7 +104,7 @@ def models(evidence: Evidence) -> Lines:
 
 
 def measures(evidence: Evidence, target: str) -> Lines:
-    """What was measured of one target: a line for each measure, a column for each model, and the meaning."""
+    """List the measures of one target: a line for each measure, a column for each model, and the meaning."""
     lines = _measured(evidence, target, MEASURES.values())
     helps = {measure.metric.title: measure.metric.help for measure in MEASURES.values()}
     return [[*line, helps.get(line[0], "Meaning")] for line in lines]
@@ -131,12 +131,12 @@ def _measured(evidence: Evidence, target: str, shown: Iterable[Measure], *, inte
 
 
 def harm(evidence: Evidence) -> list[str]:
-    """Who was harmed, in sentences."""
+    """Say who was harmed."""
     told = [
         influence_sentence(measure, found, evidence.targets) for measure, found in evidence.influence.items()
     ]
     told += [f"{client} was not measured: {why}." for client, why in evidence.missing.items()]
-    return told or ["Without a retrained model, nobody knows who was harmed."]
+    return told or ["Without a retrained model, it is unknown who was harmed."]
 
 
 def clients(evidence: Evidence) -> Lines:
@@ -166,7 +166,7 @@ def _influence(found: Influence | None, measure: str) -> list[str]:
 
 
 def _beyond(evidence: Evidence, client: str) -> str:
-    """How the client differs from retraining: in accuracy beyond chance, in loss beyond the noise floor."""
+    """Say how the client differs from retraining: accuracy beyond chance, loss beyond the noise floor."""
     told = []
     for measure, clients in evidence.influence.items():
         found = clients.get(client)
@@ -180,7 +180,7 @@ def _beyond(evidence: Evidence, client: str) -> str:
 
 
 def untested(evidence: Evidence) -> list[str]:
-    """What was not tested, and what limits the evidence."""
+    """List what was not tested, and the limits of the evidence."""
     told = [*evidence.omitted, *evidence.notes]
     for name, target in evidence.targets.items():
         if target.tail is None and target.finding.verdict is not None:
@@ -197,7 +197,7 @@ def untested(evidence: Evidence) -> list[str]:
 
 
 def claims(evidence: Evidence) -> Lines:
-    """What the audit supports and what it does not."""
+    """List the claims that the audit supports, and those that it does not."""
     verdict, verdicts = evidence.verdict, [each.finding.verdict for each in evidence.targets.values()]
     alike = "yes" if verdict is Verdict.EQUIVALENT else "no" if verdict and verdict.alarm else "not shown"
     found = {
@@ -215,7 +215,7 @@ def claims(evidence: Evidence) -> Lines:
 
 
 def _claim(verdicts: Sequence[Verdict | None], claimed: Verdict) -> str:
-    """Whether a claim about one of the targets is supported by the verdicts about all."""
+    """Say whether a claim about one of the targets is supported by the verdicts about all."""
     if claimed in verdicts:
         return "yes, wrong in about 1 of 20 cases"
     if not all(each is Verdict.EQUIVALENT or (each and each.alarm) for each in verdicts):
@@ -224,7 +224,7 @@ def _claim(verdicts: Sequence[Verdict | None], claimed: Verdict) -> str:
 
 
 def revealed(evidence: Evidence) -> str:
-    """How many clients answered, and what stayed with them."""
+    """Say how many clients answered, and what stayed with them."""
     names = {client for found in evidence.influence.values() for client in found}
     retained = len(names - {*evidence.targets})
     targets = ", ".join(evidence.targets)
@@ -238,7 +238,7 @@ def revealed(evidence: Evidence) -> str:
 
 
 def left(evidence: Evidence) -> Lines:
-    """What clients revealed."""
+    """List what clients revealed."""
     sums = "sums and counts of losses and scores on its unseen and"
     others, own = f"{sums} training examples", f"{sums} forgotten examples"
     own += "; sums of output distances; how often the probe was right; counts for each true positive rate"

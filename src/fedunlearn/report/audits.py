@@ -84,13 +84,13 @@ def _harmed(evidence: Evidence) -> float | None:
 
 
 def verdict_counts(evidence: Sequence[Evidence]) -> str:
-    """How often each verdict was given: ``EQUIVALENT 2/3, UNDER 1/3``."""
+    """Say how often each verdict was given: ``EQUIVALENT 2/3, UNDER 1/3``."""
     told = [verdict_text(each.verdict) for each in evidence]
     return ", ".join(f"{verdict} {count}/{len(told)}" for verdict, count in Counter(told).most_common())
 
 
 def alarm_count(evidence: Sequence[Evidence]) -> str:
-    """In how many audits the hardest examples of a target raise an alarm, of those that could tell."""
+    """Say in how many audits the hardest examples of a target raise an alarm, of those that could tell."""
     tails = [
         [target.tail.verdict for target in each.targets.values() if target.tail is not None]
         for each in evidence
@@ -200,7 +200,7 @@ CLIENTS = (
         lambda evidence: min((each.n for each in _retained(evidence).values() if each.n), default=None),
     ),
 )
-"""What clients gain and lose on unseen data."""
+"""Gains and losses of clients on unseen data."""
 
 BESIDE = (
     _measured("plain"),
@@ -213,7 +213,7 @@ BESIDE = (
     _relearned("relearn_posttraining"),
     _relearned("relearn_finetuning"),
 )
-"""What never decides a verdict."""
+"""Measures that never decide a verdict."""
 
 TABLES = {
     "Verdicts": JUDGED,

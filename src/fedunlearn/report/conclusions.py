@@ -28,7 +28,7 @@ Finished = Mapping[str, Sequence[Run]]
 
 @dataclass(frozen=True)
 class Memory:
-    """How much of the targets' data a model remembers: before, after unlearning (if any), at the end."""
+    """The memory of the targets' data in a model: before, after unlearning (if any), at the end."""
 
     metric: Metric
     before: float
@@ -41,14 +41,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a comparison shows about forgetting; ``retrained`` is the level of retraining, if it was run."""
+    """The forgetting that a comparison shows; ``retrained`` is the level of retraining, if it was run."""
 
     memories: Mapping[str, Memory]
     retrained: float | None
     references: Sequence[str]
     """The rows that retrain; the first is the level to reach."""
     chance: Sample | None = None
-    """How far chance moves the level of retraining."""
+    """The range in which chance moves the level of retraining."""
 
     @property
     def metric(self) -> Metric | None:
@@ -62,7 +62,7 @@ class Judgement:
         )
 
     def hidden(self, memory: Memory) -> bool:
-        """Whether ω⁰ itself lies within the interval of retraining, so that the measure ranks no row."""
+        """Return whether ω⁰ itself is within the interval of retraining: then the measure ranks no row."""
         return self.chance is not None and memory.before in self.chance.interval
 
     @property
@@ -94,7 +94,7 @@ class Judgement:
 
     @property
     def bar(self) -> str:
-        """How rows end that count as having forgotten."""
+        """The end of rows that count as having forgotten."""
         score = self.metric or metric("asr")
         if self.aim is not None:
             return f"near the {score.title} of retraining ({score.text(self.aim)})"
@@ -124,7 +124,7 @@ def remembered(runs: Sequence[Run]) -> Memory | None:
 
 
 def judge(finished: Finished) -> Judgement:
-    """What the rows of a comparison remember, relative to retraining."""
+    """Judge what the rows of a comparison remember, relative to retraining."""
     memories = {row: memory for row, runs in finished.items() if (memory := remembered(runs))}
     references = [
         row
@@ -141,7 +141,7 @@ def judge(finished: Finished) -> Judgement:
 
 
 def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
-    """Whether ω⁰ had no backdoor, or remembered no more than a model that never saw the targets."""
+    """Return whether ω⁰ had no backdoor, or remembered no more than a model that never saw the targets."""
     if memory.metric.key == "asr" and memory.before < NOTHING:
         return True
     if retrained is None:
@@ -152,7 +152,7 @@ def nothing_to_forget(memory: Memory, retrained: float | None = None) -> bool:
 
 
 def relapsed(memory: Memory, retrained: float | None = None) -> bool:
-    """Whether post-training brought back what unlearning had removed, beyond the level of retraining."""
+    """Return whether post-training brought back more of what unlearning had removed than retraining has."""
     if memory.unlearned is None:
         return False
     removed = memory.before - memory.unlearned

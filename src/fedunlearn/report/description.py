@@ -142,7 +142,7 @@ def differing(collection: Collection) -> list[tuple[str, list[str]]]:
 
 
 def _digest(value: Any) -> bool:
-    """Whether a setting is a SHA-256."""
+    """Return whether a setting is a SHA-256."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 

@@ -43,7 +43,7 @@ def _made(folder: Path, models: Mapping[str, Mapping[str, Any]]) -> dict[str, Ma
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    """How a run made its model, if its files tell."""
+    """Return how a run made its model."""
     config, rows = read_json(folder / "experiment.json"), read_metrics(folder)
     rounds = {"rounds": int(rows[-1]["elapsed"])} if rows else {}
     made = {"made": "run", "method": config.get("method")} if "request" in config else {"made": "training"}

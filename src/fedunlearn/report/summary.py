@@ -94,7 +94,7 @@ def _scores(row: Metrics) -> dict[str, float]:
 
 
 def _own_score(key: str) -> bool:
-    """Whether a key is a score of a task other than classification, on forgotten or retained data."""
+    """Return whether a key is a score of a task other than classification, on forgotten or retained data."""
     known = key in METRICS or " " in key or key.endswith(("_std", "_best"))
     return not known and key.startswith(("r_", "forget_"))
 

@@ -114,7 +114,7 @@ def _audit(
 
 
 def _rests_on(folder: Path) -> dict[str, object]:
-    """What decided the evidence in a folder: the SHA-256 of each reference, the margin, rounds of relearning.
+    """Return what decided the evidence in a folder: SHA-256 of references, margin, rounds of relearning.
 
     A retraining that is audited is compared with the other one and counts as a reference itself. Retrainings
     that somebody named do not count.

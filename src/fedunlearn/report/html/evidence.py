@@ -56,7 +56,7 @@ class Intervals:
 
 
 def run_evidence(run: Run) -> dict[str, Any] | None:
-    """What the template shows of the audit of one run; None if it was not audited."""
+    """Return what the template shows of the audit of one run; None if it was not audited."""
     found = read_evidence(run.folder)
     if found is None:
         return None
@@ -88,7 +88,7 @@ def run_evidence(run: Run) -> dict[str, Any] | None:
 
 
 def rows_evidence(collection: Collection, places: Mapping[str, int]) -> dict[str, Any] | None:
-    """What the template shows of the audits of several rows; None if there were none."""
+    """Return what the template shows of the audits of several rows; None if there were none."""
     found = audited(_folders(collection))
     if not found:
         return None
