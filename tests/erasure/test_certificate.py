@@ -13,8 +13,8 @@ from support import certificates
 from support.certificates import REQUEST, certified, keys, membership
 
 from fedunlearn import FedUnlearnError
-from fedunlearn.erasure.certificate import issue, read_certificate, verify
-from fedunlearn.erasure.claim import GENERAL_LIMITS, Claim, claim_of
+from fedunlearn.erasure.certificate import issue, parsed, read_certificate, verify
+from fedunlearn.erasure.claim import GENERAL_LIMITS, OLDER, Claim, claim_of
 from fedunlearn.erasure.predicate import (
     KIND,
     PREDICATE_TYPE,
@@ -25,15 +25,13 @@ from fedunlearn.erasure.predicate import (
     Predicate,
     Range,
     Safety,
-    bucket,
-    parsed,
     verdict_of,
 )
 from fedunlearn.erasure.vocabulary import Bucket, EndState, Grade, Measure, NotTested, Role, Worded
 from fedunlearn.evidence import Verdict
 from fedunlearn.signing import Refusal, Refused, key_id, opened, sign
 
-WORDS_OF_VERSION_1 = "ed46374071bf6a9b31648d206503bd7b53f35e5530de8ee7df880922c7d7fdd1"
+WORDS_OF_0_2 = "ed46374071bf6a9b31648d206503bd7b53f35e5530de8ee7df880922c7d7fdd1"
 
 
 @pytest.fixture(scope="module")
@@ -287,10 +285,15 @@ def test_every_claim_has_words_and_limits(claim):
     assert len(claim.limits) > len(GENERAL_LIMITS)
 
 
-def test_the_words_of_version_1_do_not_change():
-    """Certificates contain them: other words need another predicate type."""
-    words = [[claim, claim.meaning, *claim.limits] for claim in Claim]
-    assert hashlib.sha256(json.dumps(words).encode()).hexdigest() == WORDS_OF_VERSION_1
+def test_the_words_of_earlier_certificates_are_accepted():
+    earlier = {now: then for then, now in OLDER.items()}
+    words = [
+        [claim, *(earlier.get(sentence, sentence) for sentence in (claim.meaning, *claim.limits))]
+        for claim in Claim
+    ]
+    assert hashlib.sha256(json.dumps(words).encode()).hexdigest() == WORDS_OF_0_2
+    for claim, meaning, *limits in words:
+        Claimed(claim=claim, end_state=EndState.CERTIFIED, meaning=meaning, limits=tuple(limits))
 
 
 @pytest.mark.parametrize("kind", Worded.__subclasses__())
@@ -300,7 +303,7 @@ def test_every_code_has_words(kind):
 
 def test_buckets():
     sizes = [0, 99, 100, 999, 1_000, 9_999, 10_000, 99_999, 100_000, 10**9]
-    assert [bucket(size) for size in sizes] == [
+    assert [Bucket.of(size) for size in sizes] == [
         each for each in ("<100", "100-1k", "1k-10k", "10k-100k", ">100k") for _ in range(2)
     ]
 

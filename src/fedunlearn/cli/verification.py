@@ -39,13 +39,13 @@ def verify(
 
 
 def _print(verified: Verified) -> None:
-    predicate, claim = verified.predicate, verified.predicate.claim.claim
+    predicate, claimed = verified.predicate, verified.predicate.claim
     out.print(f"The certificate of request {predicate.request.id} is genuine.", style="bold")
     _print_list("Checked", verified.checked)
     _print_list("Not checked", verified.unchecked)
-    out.print(f"\nClaim  {claim}", style="bold")
-    print_text(f"{claim.headline}.\n{claim.meaning}\n{predicate.exact}".rstrip())
-    _print_list("What the claim does not say", claim.limits)
+    out.print(f"\nClaim  {claimed.claim}", style="bold")
+    print_text(f"{claimed.claim.headline}.\n{claimed.meaning}\n{predicate.exact}".rstrip())
+    _print_list("What the claim does not say", claimed.limits)
     _print_list("What was not tested", [each.words for each in predicate.evidence.not_tested])
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from ..core import FedUnlearnError
 from ..signing import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
 from .claim import Claim, claim_of
 from .ledger import head_at, read
-from .predicate import KIND, PREDICATE_TYPE, STATEMENT_TYPE, Claimed, Predicate, parsed
+from .predicate import KIND, PREDICATE_TYPE, STATEMENT_TYPE, Claimed, Predicate, Statement
 from .vocabulary import EndState, Grade
 
 __all__ = [
@@ -98,6 +102,19 @@ def verify(
     else:
         checked.append(_check_receipt(receipt, document, public_key, ledger))
     return Verified(predicate, signer, tuple(checked), tuple(unchecked))
+
+
+def parsed(payload: Any) -> Statement:
+    """The statement in a payload of JSON values; any other payload is refused."""
+    try:
+        return Statement.model_validate_json(json.dumps(payload, allow_nan=False))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the statement"
+        problem = first["msg"].removeprefix("Value error, ")
+        raise FedUnlearnError(f"the document is not an erasure certificate: {where}: {problem}") from None
+    except (TypeError, ValueError, RecursionError):
+        raise FedUnlearnError("the document is not an erasure certificate: it is not plain JSON") from None
 
 
 def read_certificate(path: Path) -> str:

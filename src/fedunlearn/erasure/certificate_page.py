@@ -114,6 +114,7 @@ def _page(predicate: Predicate, signer: str, document: str) -> dict[str, Any]:
     basis = {str(each): each.words for each in LegalBasis}.get(request.legal_basis, request.legal_basis)
     return {
         "claim": claim,
+        "meaning": predicate.claim.meaning,
         "exact": predicate.exact,
         "tone": TONES[claim],
         "end": predicate.claim.end_state,

@@ -1,18 +1,20 @@
 """The claims of an erasure certificate: their wording, and the rule by which one of them follows.
 
-The wording belongs to version 1 of the predicate, because certificates contain it.
+Certificates contain the wording. A sentence that changes goes into ``OLDER``, so that earlier certificates
+still verify.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from ..evidence import Verdict
 from .vocabulary import EndState, Grade
 
 GENERAL_LIMITS = (
-    "The evidence is made of numbers that the clients and the server computed. It is no proof to somebody "
-    "who does not trust them.",
+    "The evidence consists of numbers that the clients and the server computed. It is not proof for a party "
+    "that does not trust them.",
     "Copies of the earlier model outside the controller's systems, and models derived from it, are not "
     "covered.",
     "The certificate does not make the model anonymous in the sense of data protection law.",
@@ -38,8 +40,8 @@ class Claim(StrEnum):
     PROCESS_ONLY = (
         "PROCESS_ONLY",
         "Unlearning was carried out; its effect was not tested",
-        "The procedure ran to its end on the model before and gave the model after. Nobody compared the "
-        "result with a model that was retrained without the data.",
+        "The procedure ran to its end on the model before and gave the model after. The result was not "
+        "compared with a model that was retrained without the data.",
         "It does not say what the model still knows about the data. Only where a method trains a new model "
         "without the data is the procedure itself enough.",
     )
@@ -91,6 +93,15 @@ class Claim(StrEnum):
         "the data.",
         "It does not say that the data are forgotten, whatever the tests show.",
     )
+
+
+OLDER: Mapping[str, str] = {
+    "The evidence is made of numbers that the clients and the server computed. It is no proof to somebody "
+    "who does not trust them.": GENERAL_LIMITS[0],
+    "The procedure ran to its end on the model before and gave the model after. Nobody compared the "
+    "result with a model that was retrained without the data.": Claim.PROCESS_ONLY.meaning,
+}
+"""Sentences of earlier certificates, with the present ones."""
 
 
 def claim_of(end_state: EndState, verdict: Verdict | None, grade: Grade = Grade.G1) -> Claim:

@@ -22,8 +22,8 @@ from ..evidence import (
     Verdict,
 )
 from ..runs import environment
-from .predicate import Entry, Environment, Range, bucket
-from .vocabulary import ALWAYS_UNTESTED, GuardEvent, Measure, NotTested, Role
+from .predicate import Entry, Environment, Range
+from .vocabulary import ALWAYS_UNTESTED, Bucket, GuardEvent, Measure, NotTested, Role
 
 FINE, COARSE = 3, 2
 """Decimals. Those of shares are fewer: the interval of a share tells how many examples there are."""
@@ -287,7 +287,7 @@ def _entry(
         difference=rounded(difference),
         difference_interval=ranged(difference_interval),
         margin=margin,
-        n=None if n is None else bucket(n),
+        n=None if n is None else Bucket.of(n),
         verdict=verdict,
         computed_by=by,
     )

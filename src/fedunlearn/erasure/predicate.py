@@ -6,16 +6,15 @@ client's examples are buckets, and no list is longer than 64. Times are seconds 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..core import FedUnlearnError, Reason, Stage, Status
+from ..core import Reason, Stage, Status
 from ..evidence import Verdict
 from ..evidence.measures import exact_sentence
-from .claim import Claim, claim_of
+from .claim import OLDER, Claim, claim_of
 from .vocabulary import (
     Artefact,
     Backups,
@@ -250,7 +249,8 @@ class Claimed(Section):
 
     @model_validator(mode="after")
     def _worded(self) -> Claimed:
-        if (self.meaning, self.limits) != (self.claim.meaning, self.claim.limits):
+        words = [OLDER.get(sentence, sentence) for sentence in (self.meaning, *self.limits)]
+        if words != [self.claim.meaning, *self.claim.limits]:
             raise ValueError(f"the words are not those of the claim {self.claim}")
         return self
 
@@ -332,7 +332,7 @@ class Predicate(Section):
 
     @model_validator(mode="after")
     def _follows(self) -> Predicate:
-        if self.claim != Claimed.of(self.claim.end_state, self.evidence):
+        if self.claim.claim is not Claimed.of(self.claim.end_state, self.evidence).claim:
             raise ValueError(f"the claim {self.claim.claim} does not follow from end state and evidence")
         return self
 
@@ -385,26 +385,3 @@ def verdict_of(entries: Iterable[Entry]) -> Verdict | None:
         if alarm in found.values():
             return alarm
     return found.get(Measure.AUC)
-
-
-def bucket(count: int) -> Bucket:
-    """The order of a number of examples.
-
-    >>> bucket(620)
-    <Bucket.HUNDREDS: '100-1k'>
-    """
-    limits = (100, 1_000, 10_000, 100_000)
-    return tuple(Bucket)[sum(count >= limit for limit in limits)]
-
-
-def parsed(payload: Any) -> Statement:
-    """The statement in a payload of JSON values; any other payload is refused."""
-    try:
-        return Statement.model_validate_json(json.dumps(payload, allow_nan=False))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the statement"
-        problem = first["msg"].removeprefix("Value error, ")
-        raise FedUnlearnError(f"the document is not an erasure certificate: {where}: {problem}") from None
-    except (TypeError, ValueError, RecursionError):
-        raise FedUnlearnError("the document is not an erasure certificate: it is not plain JSON") from None

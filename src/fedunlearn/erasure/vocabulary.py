@@ -71,6 +71,15 @@ class Bucket(StrEnum):
     TENS_OF_THOUSANDS = "10k-100k"
     MORE = ">100k"
 
+    @classmethod
+    def of(cls, count: int) -> Bucket:
+        """Return the order of a number of examples.
+
+        >>> Bucket.of(620)
+        <Bucket.HUNDREDS: '100-1k'>
+        """
+        return tuple(cls)[sum(count >= limit for limit in (100, 1_000, 10_000, 100_000))]
+
 
 class Role(Worded):
     """Who computed a number."""
