@@ -27,8 +27,9 @@ check: $(READY)  ## check style, types and import layers
 
 # The variable silences the theme's announcement of its successor. Do not use --quiet: --strict counts only warnings
 # that are printed.
-docs: $(READY)  ## build the documentation in site/, readable offline
+docs: $(READY)  ## build the documentation in site/, readable offline, and run the commands that it shows
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m pages tests/test_docs.py
 	@echo "open site/index.html"
 
 gate: $(READY)  ## check that worker processes are still faster

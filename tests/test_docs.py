@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,76 @@ def test_shown_experiments_can_be_set_up(tmp_path: Path):
             if "extends" not in text:
                 assert experiment.data.dataset == "fashion-demo"  # a reader has it
                 prepare(experiment)
+
+
+NOT_HERE = {
+    r"^(make|pip|docker|openssl|mkdir|flwr|flower-\w+|tensorboard) ": "other programs",
+    r"experiments/(?!audit)|compare|reproduce|benchmark|per-example|data get|scripts/": "minutes to hours",
+    r"in_process\.py": "apps that tests/flower_federation runs",
+    r"runs/demo|verify certificate\.json|sign site-2": "files that another page makes",
+}
+"""Blocks of commands that are parsed and not run, and why."""
+
+
+def short(page: Path) -> list[str]:
+    """The commands of a page that run here, in seconds."""
+    blocks = [
+        text
+        for language, title, text in FENCE.findall(page.read_text())
+        if language in ("", "sh", "bash", "console") and not title and re.search("^fedunlearn ", text, re.M)
+    ]
+    here = [block for block in blocks if not any(re.search(rule, block, re.M) for rule in NOT_HERE)]
+    return [line for block in here for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.mark.pages
+@pytest.mark.parametrize("page", [page for page in PAGES if short(page)], ids=name)
+def test_commands_run_as_printed(
+    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path_factory.getbasetemp() / "shown"))
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    for _, title, text in FENCE.findall(page.read_text()):
+        if title:
+            (tmp_path / title).write_text(text)
+    printed = ""
+    for line in short(page):
+        for word, where in (("HASH", r"--model (\w{64})"), ("ID", r"\brequest +(\w{16})\b")):
+            if re.search(rf"\b{word}\b", line):
+                line = re.sub(rf"\b{word}\b", re.search(where, printed)[1], line)
+        printed += command(*shlex.split(line, comments=True)[1:], folder=tmp_path)
+
+
+def test_parts_of_experiments_are_parts(tmp_path: Path):
+    """Untitled TOML: keys of an experiment, or of a comparison; Flower's configuration is Flower's."""
+    compare = {
+        title: text
+        for _, title, text in FENCE.findall((ROOT / "docs/how-to/seeds-and-comparisons.md").read_text())
+    }["compare.toml"]
+    shown = [
+        text
+        for page in PAGES
+        for language, title, text in FENCE.findall(page.read_text())
+        if language == "toml" and not title and "[superlink." not in text
+    ]
+    assert len(shown) >= 3
+    for number, text in enumerate(shown):
+        file = tmp_path / f"part-{number}.toml"
+        if "[grid]" in text:
+            file.write_text(f"{compare}\n{text}")
+            read_comparison(file)
+        else:
+            file.write_text(text)
+            read(file)
+
+
+def test_the_pages_stay_short():
+    def words(pages: Iterable[Path]) -> int:
+        lines = [line for page in pages for line in page.read_text().splitlines()]
+        return sum(len(line.split()) for line in lines if not line.lstrip().startswith("|"))
+
+    assert words((ROOT / "docs").rglob("*.md")) <= 32_000
+    assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
 @pytest.mark.parametrize(
