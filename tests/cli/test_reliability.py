@@ -113,6 +113,11 @@ def test_a_suggested_command_can_be_pasted(refused_here, here, small, whole, tmp
     assert here(*words).returncode == 0
 
 
+def test_a_command_that_the_desk_suggests_can_be_pasted(refused_here):
+    suggested = refused_here("requests", "it's  ours").partition("with: ")[2]
+    assert shlex.split(suggested) == ["fedunlearn", "desk", "it's  ours"]
+
+
 def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp_path):
     assert here("run", small, "--out", "run").returncode == 0
     assert "is finished" in refused_here("run", small, "--out", "run")

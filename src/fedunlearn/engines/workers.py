@@ -154,7 +154,9 @@ class WorkerPool:
                     problem = self._remove(worker, error)
         if failures:
             first = failures[min(failures)]
-            raise (FedUnlearnError if first["expected"] else RuntimeError)(first["failure"])
+            if "code" not in first:
+                raise RuntimeError(first["failure"])
+            raise FedUnlearnError(first["failure"], code=first["code"])
         return problem
 
     def _remove(self, worker: Worker, error: EOFError | OSError) -> str:
@@ -291,12 +293,13 @@ def _attempt(work: Work, task: Message) -> tuple[Result, bytes]:
         own = {name: array.clone(memory_format=torch.contiguous_format) for name, array in arrays.items()}
         return result, save(own) if own else b""
     except FedUnlearnError as error:
-        return {"failure": str(error), "expected": True}, b""
+        return {"failure": str(error), "code": error.code}, b""
     except Exception as error:
         if out_of_memory(error):
             advice = "use fewer workers, smaller batches or a smaller model"
-            return {"failure": f"a worker process ran out of memory: {advice}", "expected": True}, b""
-        return {"failure": f"in a worker process:\n{traceback.format_exc()}", "expected": False}, b""
+            sentence = f"a worker process ran out of memory: {advice}"
+            return {"failure": sentence, "code": "environment"}, b""
+        return {"failure": f"in a worker process:\n{traceback.format_exc()}"}, b""
 
 
 def out_of_memory(error: Exception) -> bool:

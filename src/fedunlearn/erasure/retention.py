@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from pathlib import Path
+from shlex import quote
 
 from ..core import FedUnlearnError
 from ..runs import locked, write
@@ -45,7 +46,8 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
             )
         if case.state is RequestState.CERTIFIED and case.last("installed") is None:
             raise FedUnlearnError(
-                f"the model of request {request} is not in service yet: continue with fedunlearn erase",
+                f"the model of request {request} is not in service yet: continue with: "
+                f"fedunlearn erase {quote(str(desk.folder))} {request}",
                 code="unfinished",
             )
         begun = case.last("purging")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -107,7 +108,9 @@ def read_policy(folder: Path) -> Policy:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FedUnlearnError(
-            f"{folder} has no {SETTINGS}, so it is not a desk: make one with fedunlearn desk", code="missing"
+            f"{folder} has no {SETTINGS}, so it is not a desk: make one with: "
+            f"fedunlearn desk {quote(str(folder))}",
+            code="missing",
         ) from None
     except OSError as error:
         raise FedUnlearnError(f"cannot read {path}: {error.strerror or error}", code="file") from None

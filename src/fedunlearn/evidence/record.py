@@ -199,5 +199,10 @@ def _measures(evidence: TargetEvidence) -> Iterator[str]:
     for examples, asr in (("training", evidence.asr), ("unseen", evidence.asr_unseen)):
         if asr:
             yield f"backdoor: {rate_sentence('it succeeds on', examples, asr)}"
+    yield from canary_sentences(evidence)
+
+
+def canary_sentences(evidence: TargetEvidence) -> Iterator[str]:
+    """Yield what the guesses about canaries say of each model."""
     for model, guessed in evidence.canaries.items():
         yield f"canaries{_OF[model]}: {guessed.sentence}"

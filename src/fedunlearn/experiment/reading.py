@@ -96,10 +96,11 @@ def override(values: dict[str, Any], text: str) -> None:
 
 def check(values: Mapping[str, Any], source: str) -> Experiment:
     """A valid experiment, or one sentence about the first thing that is wrong with it."""
+    where = f"{source}: " if source else ""
     try:
         experiment = Experiment.model_validate(values)
     except ValidationError as error:
-        raise FedUnlearnError(f"{source}: {first_problem(error, Experiment)}") from None
+        raise FedUnlearnError(f"{where}{first_problem(error, Experiment)}") from None
     try:
         experiment = _with_files(experiment)
         datasets.entry(experiment.data.dataset)
@@ -111,7 +112,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
         _check_successive(experiment)
         _check_decay(experiment)
     except FedUnlearnError as error:
-        raise FedUnlearnError(f"{source}: {error}", code=error.code) from None
+        raise FedUnlearnError(f"{where}{error}", code=error.code) from None
     return experiment
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..evidence import Evidence, Finding, Influence, Verdict
 from ..evidence.influence import influence_sentence
+from ..evidence.record import canary_sentences
 from ..evidence.verdicts import ALARM_MINIMUM, MINIMUM
 from ..measures.evidence import MEASURES, Measure
 from .audits import harmed
@@ -57,7 +58,7 @@ def findings(evidence: Evidence) -> Iterator[str]:
         yield f"{name}: {found.n_forgotten:,} forgotten and {found.n_unseen:,} unseen examples were compared."
         if target.tail is not None:
             yield f"{name}, hardest tenth of the examples: {target.tail.sentence}"
-        yield from (told for told in evidence.sentences if told.startswith(f"{name}, canaries"))
+        yield from (f"{name}, {told}" for told in canary_sentences(target))
 
 
 def alarm(tail: Finding) -> str:

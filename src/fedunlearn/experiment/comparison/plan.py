@@ -176,11 +176,11 @@ def read_comparison(
         for row in _wanted(table, only):
             values = _merged(asked, {"method": row, **table[row]})
             try:
-                found[row] = _experiment(values, overrides, f"{path}, methods.{row}")
+                found[row] = _experiment(values, overrides, "" if lenient else f"{path}, methods.{row}")
             except FedUnlearnError as error:
                 if not lenient:
                     raise
-                refused[column, row] = str(error).removeprefix(f"{path}, methods.{row}: ")
+                refused[column, row] = str(error)
         return found
 
     experiments = {column: experiments_of(column) for column in _wanted(columns, only)}
