@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from html import unescape
 from pathlib import Path
 
@@ -131,3 +133,18 @@ def test_an_exact_method_comes_first_and_a_verdict_says_what_it_needs(audited, w
         "Never saw the data that was to be forgotten, because the method is exact: 3-forget-"
     )
     assert "not a pass (a verdict needs 600 forgotten and 600 unseen examples)" in told
+
+
+def test_the_folder_of_forget_says_who_is_out(folder, tmp_path):
+    shutil.copytree(folder / "0-train", tmp_path / "0-forget")
+    answered = [{"targets": [name], "model_sha256": "0" * 64} for name in ("site-1", "site-3")]
+    (tmp_path / "answered.json").write_text(json.dumps(answered))
+    text = page(tmp_path, tmp_path / "page.html")
+    assert "Forgotten, and left out of every later step: site-1, site-3." in text
+
+
+def test_a_damaged_run_beside_an_audited_one_does_not_hide_the_audit(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy/0-train/outcome.json").write_text("{")
+    (place,) = (tmp_path / "copy").glob("3-forget-*")
+    assert "run of fast-retrain 3" in page(place, tmp_path / "page.html")

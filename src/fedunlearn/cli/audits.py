@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from .options import Use, Workers
 from .runs import write_html
 
 if TYPE_CHECKING:
-    from ..evidence import Evidence, Finding, Influence, TargetEvidence
+    from ..evidence import Evidence, Finding, TargetEvidence
 
 
 def audit(
@@ -85,7 +84,7 @@ def audit(
 
 def _print_evidence(found: Evidence, run: Path) -> None:
     from ..report import collect
-    from ..report.account import beside
+    from ..report.account import beside, clients
 
     out.print()
     for target, evidence in found.targets.items():
@@ -93,9 +92,9 @@ def _print_evidence(found: Evidence, run: Path) -> None:
         print_table(_target_table(evidence))
         if measured := beside(found, target):
             print_table(measured)
-    for measure, clients in found.influence.items():
+    for measure in found.influence:
         out.print(f"{measure} of each client on unseen data")
-        print_table(_influence_table(clients, found.targets))
+        print_table(clients(found, [measure]))
     for sentence in found.sentences:
         print_text(sentence)
     out.print(f"\nevidence  {run / 'evidence.json'}", soft_wrap=True)
@@ -136,18 +135,3 @@ def _alarm(finding: Finding) -> str:
     if interval is None:
         return "-"
     return str(interval) if interval.level == 0.95 else f"{interval} at {100 * interval.level:.3g} %"
-
-
-def _influence_table(found: Mapping[str, Influence], targets: Collection[str]) -> list[list[str]]:
-    """One measure of every client, against retraining."""
-    rows = []
-    for client, each in found.items():
-        floor = "-" if each.floor is None else f"{each.floor:.3f}"
-        mark = " !" if each.beyond else ""
-        n = "-" if each.n is None else f"{each.n:,}"
-        name = f"{client} (target)" if client in targets else client
-        rows.append(
-            [name, f"{each.value:.3f}", f"{each.retrained:.3f}", f"{each.difference:+.3f}{mark}", floor, n]
-        )
-    header = ["", "model", "retraining", "difference", "noise floor", "n"]
-    return [row if any(each.n for each in found.values()) else row[:-1] for row in (header, *rows)]

@@ -185,9 +185,6 @@ def _reader() -> TypeAdapter[Evidence]:
     return TypeAdapter(Evidence)
 
 
-_OF = {"model": "", "original": " in ω⁰"}
-
-
 def _measures(evidence: TargetEvidence) -> Iterator[str]:
     """Say what was found in addition to the verdict."""
     for fpr, found in evidence.tpr.items():
@@ -203,6 +200,6 @@ def _measures(evidence: TargetEvidence) -> Iterator[str]:
 
 
 def canary_sentences(evidence: TargetEvidence) -> Iterator[str]:
-    """Yield what the guesses about canaries say of each model."""
+    """Say what canaries show of each model."""
     for model, guessed in evidence.canaries.items():
-        yield f"canaries{_OF[model]}: {guessed.sentence}"
+        yield f"canaries{' in ω⁰' if model == 'original' else ''}: {guessed.sentence}"

@@ -58,7 +58,7 @@ def findings(evidence: Evidence) -> Iterator[str]:
         yield f"{name}: {found.n_forgotten:,} forgotten and {found.n_unseen:,} unseen examples were compared."
         if target.tail is not None:
             yield f"{name}, hardest tenth of the examples: {target.tail.sentence}"
-        yield from (f"{name}, {told}" for told in canary_sentences(target))
+        yield from (f"{name}, {sentence}" for sentence in canary_sentences(target))
 
 
 def alarm(tail: Finding) -> str:
@@ -140,20 +140,19 @@ def harm(evidence: Evidence) -> list[str]:
     return told or ["Without a retrained model, it is unknown who was harmed."]
 
 
-def clients(evidence: Evidence) -> Lines:
+def clients(evidence: Evidence, measures: Sequence[str] = ("accuracy", "loss")) -> Lines:
     """Every client's accuracy and loss on its unseen data, against retraining."""
-    header = ["Client", "Differs", "n"]
-    for measure in evidence.influence:
-        header += [measure.capitalize(), "Retrained", "Difference", "Floor"]
-    names = dict.fromkeys(client for found in evidence.influence.values() for client in found)
-    lines = [header]
+    known = {measure: evidence.influence[measure] for measure in measures if measure in evidence.influence}
+    names = dict.fromkeys(client for found in known.values() for client in found)
+    lines = [["Client", "Differs", "n"]]
+    for measure in known:
+        lines[0] += [measure.capitalize(), "Retrained", "Difference", "Floor"]
     for client in sorted(names, key=lambda client: (client not in evidence.targets, len(client), client)):
-        line = [f"{client} (target)" if client in evidence.targets else client, _beyond(evidence, client)]
-        own = evidence.influence.get("accuracy", {}).get(client)
-        line.append("–" if own is None or own.n is None else f"{own.n:,}")
-        for measure, found in evidence.influence.items():
-            line += _influence(found.get(client), measure)
-        lines.append(line)
+        own = {measure: found.get(client) for measure, found in known.items()}
+        n = next((each.n for each in own.values() if each is not None and each.n is not None), None)
+        name = f"{client} (target)" if client in evidence.targets else client
+        line = [name, _differs(own), "–" if n is None else f"{n:,}"]
+        lines.append([*line, *(text for measure, each in own.items() for text in _influence(each, measure))])
     return lines if names else []
 
 
@@ -166,17 +165,14 @@ def _influence(found: Influence | None, measure: str) -> list[str]:
     return [write(found.value), write(found.retrained), f"{sign}{write(abs(found.difference))}", floor]
 
 
-def _beyond(evidence: Evidence, client: str) -> str:
-    """Say how the client differs from retraining: accuracy beyond chance, loss beyond the noise floor."""
-    told = []
-    for measure, clients in evidence.influence.items():
-        found = clients.get(client)
-        if found is not None and found.beyond:
-            worse = (found.difference > 0) == (measure == "loss")
-            told.append(f"{measure} {'worse' if worse else 'better'}")
-    unknown = all(
-        found.beyond is None for clients in evidence.influence.values() if (found := clients.get(client))
-    )
+def _differs(own: Mapping[str, Influence | None]) -> str:
+    """Say how a client differs from retraining: accuracy beyond chance, loss beyond the noise floor."""
+    told = [
+        f"{measure} {'worse' if (each.difference > 0) == (measure == 'loss') else 'better'}"
+        for measure, each in own.items()
+        if each is not None and each.beyond
+    ]
+    unknown = all(each is None or each.beyond is None for each in own.values())
     return ", ".join(told) or ("unknown" if unknown else "no")
 
 

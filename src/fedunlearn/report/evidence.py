@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ def _made(folder: Path, models: Mapping[str, Mapping[str, Any]]) -> dict[str, Ma
         return dict(models)
     outcomes = [*folder.glob("outcome.json"), *folder.parent.glob("*/outcome.json")]
     outcomes += folder.parent.glob("*/seed-*/*/outcome.json")
-    made = {read_outcome(path.parent).get("model_sha256"): path.parent for path in reversed(outcomes)}
+    made = {}
+    for path in reversed(outcomes):
+        with suppress(FedUnlearnError):  # a damaged run beside this one says nothing about its model
+            made[read_outcome(path.parent).get("model_sha256")] = path.parent
     return {
         name: {**_run(place), **how} if (place := made.get(how.get("sha256"))) else how
         for name, how in models.items()
