@@ -17,19 +17,17 @@ from ..driver.preconditions import too_few
 from ..engines import require
 from ..runs import (
     Folder,
-    claim,
     earlier,
     environment,
     fingerprint,
     json_bytes,
-    locked,
     model_hash,
     read_json,
     read_state,
     tell_unverified,
     verify,
 )
-from ..runs.running import conclude, concluded, finished, run_in
+from ..runs.running import RunFolder, conclude, concluded, finished, run_in
 from .pretraining import pretrained
 from .reading import check
 from .settings import Experiment
@@ -67,9 +65,9 @@ def perform(
     config = experiment.model_dump(mode="json")
     setting = replace(prepare(experiment), elsewhere=elsewhere)
     _require_enough(setting)
-    with locked(folder / "lock"):
-        _require_own(folder, config)
-        files = claim(folder, fingerprint(config))
+    with RunFolder(folder) as run:
+        _require_own(run, config)
+        files = run.claim(fingerprint(config))
         if "omega0.safetensors" not in files:
             begun = {"experiment.json": config, "environment.json": environment()}
             files.write({name: json_bytes(value) for name, value in begun.items()})
@@ -115,11 +113,10 @@ def _answer_earlier(
     place, whole = earlier(folder, turn.number), _whole(identity, turn, start)
     config = identity["config"]
     own = {**config["request"], "targets": list(turn.targets), "successive": False}
-    with locked(place / "lock"):
-        verify(place, resuming=not finished(place))
-        if finished(place):
+    with RunFolder(place) as run:
+        if run.state == "finished":
             return concluded(place, whole)
-        files = claim(place, fingerprint(whole))
+        files = run.claim(fingerprint(whole))
         files.write({"experiment.json": json_bytes({**config, "kind": EARLIER, "request": own})})
         return answer(turn, files, whole, start, anchors)
 
@@ -193,13 +190,13 @@ def recorded(folder: Path) -> Experiment:
     return check(config, str(folder))
 
 
-def _require_own(folder: Path, config: Mapping[str, Any]) -> None:
+def _require_own(run: RunFolder, config: Mapping[str, Any]) -> None:
     """Makes sure that a folder is new, or that its run is of this experiment and unfinished.
 
     One in which pre-training has not ended holds nothing yet.
     """
-    verify(folder, resuming=True)
-    holds_something = finished(folder) or (folder / "omega0.safetensors").exists()
+    folder, done = run.path, run.state == "finished"
+    holds_something = done or (folder / "omega0.safetensors").exists()
     if holds_something and (begun := read_json(folder / "experiment.json")) != config:
         if check(begun, str(folder)) == check(config, str(folder)):
             raise FedUnlearnError(
@@ -209,7 +206,7 @@ def _require_own(folder: Path, config: Mapping[str, Any]) -> None:
             f"{folder} holds a run with another configuration: choose another folder with --out",
             code="occupied",
         )
-    if finished(folder):
+    if done:
         raise FedUnlearnError(
             f"the run in {folder} is finished: choose another folder with --out, "
             f"or look at it again with: fedunlearn resume {quote(str(folder))}",

@@ -14,17 +14,8 @@ from ..core.errors import warn
 from ..data.sources import user_cache
 from ..driver import Participation, unlearn
 from ..methods import Pretraining
-from ..runs import (
-    Recorder,
-    claim,
-    digest,
-    fingerprint,
-    locked,
-    model_hash,
-    read_state,
-    tell_unverified,
-    verify,
-)
+from ..runs import Manifest, Recorder, digest, fingerprint, model_hash, read_state, tell_unverified
+from ..runs.running import RunFolder
 from .setup import Setting, arithmetic
 
 PRETRAINING_VERSION = 2
@@ -70,11 +61,12 @@ class CachedTraining:
     ) -> State:
         """The trained model; a training that was cut off continues."""
         folder, rounds = self.folder, self.phase.rounds
-        with locked(folder / "lock", wait=True):
-            self._verify()
+        remedy = f"delete {folder}, and its model is trained again"
+        with RunFolder(folder, ended=lambda _: self.kept, remedy=remedy, wait=True) as run:
+            self._require_own(run.manifest, remedy)
             if not self.kept:
                 self._announce_history()
-                files = claim(folder, self.identity)
+                files = run.claim(self.identity)
                 recorder = Recorder(folder, self.identity, seconds=checkpoint_seconds, files=files)
                 if recorder.progress is not None and recorder.progress.elapsed_rounds > rounds:
                     recorder = Recorder(
@@ -111,10 +103,8 @@ class CachedTraining:
             raise FedUnlearnError(outcome.reason, code=outcome.status)
         return outcome.state
 
-    def _verify(self) -> None:
-        """Refuses a damaged cache folder, and one that was moved here from another training."""
-        remedy = f"delete {self.folder}, and its model is trained again"
-        manifest = verify(self.folder, resuming=not self.kept, remedy=remedy)
+    def _require_own(self, manifest: Manifest | None, remedy: str) -> None:
+        """Refuse a folder that was moved here from another training."""
         if manifest is not None and manifest.identity != self.identity:
             raise FedUnlearnError(
                 f"{self.folder} holds another training than its name says: {remedy}", code="occupied"

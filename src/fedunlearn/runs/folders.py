@@ -19,6 +19,7 @@ from .manifest import (
     OWNER,
     Entry,
     Manifest,
+    Verified,
     entry_of,
     parse,
     problems,
@@ -120,7 +121,13 @@ class Folder:
         self._manifest, self._ours = new, {new.as_bytes()}
 
 
-def claim(path: Path, identity: str | None = None, *, cipher: Cipher | None = None) -> Folder:
+def claim(
+    path: Path,
+    identity: str | None = None,
+    *,
+    cipher: Cipher | None = None,
+    verified: Verified | None = None,
+) -> Folder:
     """Opens a folder for writing, so that no process that opened it before writes any more.
 
     A damaged folder is refused, and so is one whose files no manifest lists. Bad checkpoints are removed as
@@ -130,7 +137,7 @@ def claim(path: Path, identity: str | None = None, *, cipher: Cipher | None = No
     with explained(path):
         make_folder(path)
     with _held(path):
-        before, found = problems(path)
+        before, found = verified if verified and verified.holds(path) else problems(path)
         refuse(path, before, without_spare(before, found))
         if before is None:
             require_listed(path)

@@ -96,6 +96,17 @@ class Manifest:
         return not self.adopted
 
 
+class Verified(NamedTuple):
+    """A manifest, and by name the problems of files that differ from it."""
+
+    manifest: Manifest | None
+    problems: Mapping[str, str]
+
+    def holds(self, folder: Path) -> bool:
+        """Return whether the manifest is still the same."""
+        return read_raw(folder) == (self.manifest and self.manifest.as_bytes())
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder, without a look at its files; None if it has none."""
     content = read_raw(folder)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core import FedUnlearnError
 from ..core.errors import warn
-from ..runs import read_json, tell_unverified, verify
-from ..runs.running import finished
+from ..runs import Cipher
+from ..runs.running import RunFolder
 
 GROWING = ("training", "participation", "guards")
 """Settings that versions add to."""
@@ -25,43 +26,52 @@ OTHER_START = (
 )
 
 
-def admitted(base: Path, config: Mapping[str, Any], answered: bool) -> tuple[Path, dict[str, Any]]:
-    """The folder of a step, and the settings that the step began with.
+@contextmanager
+def admitted(
+    base: Path, config: Mapping[str, Any], answered: bool, cipher: Cipher | None
+) -> Iterator[tuple[RunFolder, dict[str, Any]]]:
+    """Open the folder of a step; with the settings that the step began with.
 
     A step that was stopped keeps the clients that it began with. Other settings or other data get a folder of
     their own, and so do new clients once the step has ended. A request that was answered is only repeated.
     """
     for number in range(1, 1000):
         place = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        done, stopped = finished(place), not (place / "outcome.json").exists()
-        manifest = verify(place, resuming=not done)
-        if not any((place / "checkpoints").glob("*.safetensors")):
-            if answered:
-                raise FedUnlearnError(
-                    ANSWERED_OTHERWISE.format(base.parent, "another method"), code="occupied"
-                )
-            return place, dict(config)
-        if manifest is None or not manifest.verified:
-            tell_unverified([place])
-        begun = read_json(place / "experiment.json")
-        new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
-        if differ := differences(begun, config):
-            if answered and done:
-                raise FedUnlearnError(
-                    ANSWERED_OTHERWISE.format(base.parent, "; ".join(differ)), code="occupied"
-                )
-        elif changed := changed_data(begun, config):
-            if stopped:
-                warn(f"{changed} since {place} was begun, so it begins anew", "begun-anew")
-        elif begun["start"] != config["start"]:
-            if done or stopped:
-                raise FedUnlearnError(OTHER_START.format(place), code="occupied")
-        elif not (done and new):
-            if new:
-                told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
-                warn(told, "continued")
-            return place, begun
+        with RunFolder(place, cipher=cipher, create=False) as run:
+            if (begun := _continued(run, config, answered)) is not None:
+                yield run, begun
+                return
     raise FedUnlearnError(f"{base} has failed too often: choose another folder", code="occupied")
+
+
+def _continued(run: RunFolder, config: Mapping[str, Any], answered: bool) -> dict[str, Any] | None:
+    """The settings to go on with in a folder; None where the step needs another one."""
+    place, state = run.path, run.state
+    if state == "new":
+        if answered:
+            _refuse(ANSWERED_OTHERWISE, place.parent, "another method")
+        return dict(config)
+    begun: dict[str, Any] = run.begun
+    new = sorted({*config["data"]["names"]}.difference(begun["data"]["names"])) if not answered else []
+    if differ := differences(begun, config):
+        if answered and state == "finished":
+            _refuse(ANSWERED_OTHERWISE, place.parent, "; ".join(differ))
+    elif changed := changed_data(begun, config):
+        if state == "begun":
+            warn(f"{changed} since {place} was begun, so it begins anew", "begun-anew")
+    elif begun["start"] != config["start"]:
+        if state != "failed":
+            _refuse(OTHER_START, place)
+    elif state != "finished" or not new:
+        if new:
+            told = f"{place} continues with the clients that it began with, without {', '.join(new)}"
+            warn(told, "continued")
+        return begun
+    return None
+
+
+def _refuse(sentence: str, *facts: object) -> NoReturn:
+    raise FedUnlearnError(sentence.format(*facts), code="occupied")
 
 
 def differences(begun: Mapping[str, Any], config: Mapping[str, Any], *, history: bool = True) -> list[str]:

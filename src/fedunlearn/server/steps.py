@@ -31,7 +31,7 @@ from ..core import (
 from ..core.errors import warn
 from ..core.seeds import derive
 from ..driver import log_rounds
-from ..runs.running import concluded, finished, run_in
+from ..runs.running import RunFolder, concluded, run_in
 from ..tasks import described
 from .admission import admitted
 from .surroundings import PUBLIC, Surroundings
@@ -269,49 +269,59 @@ class Step:
         answered: bool = False,
         **conditions: Any,
     ) -> tuple[Outcome, Path]:
-        """Runs the step, continues it or repeats its outcome; returns its folder, too."""
-        surroundings = self.surroundings
-        place, begun = (
-            admitted(self.folder / f"{self.knowledge.steps}-{name}", self.config(plan), answered)
-            if repeats is None
-            else (repeats, record.read_json(repeats / "experiment.json"))
-        )
+        """Run the step, continue it or repeat its outcome; return its folder, too."""
+        cipher = self.surroundings.cipher
+        if repeats is not None:
+            with RunFolder(repeats, cipher=cipher) as run:
+                return self._run_in(run, run.begun, phases, purpose, conditions), repeats
+        base = self.folder / f"{self.knowledge.steps}-{name}"
+        with admitted(base, self.config(plan), answered, cipher) as (run, begun):
+            self.request(tuple(begun["data"]["names"]))  # refuses before the warning
+            if self.returning:
+                warn(
+                    f"{', '.join(self.returning)}: forgotten in {self.folder}, so left out of this step; a "
+                    "client that joins anew needs server.rejoin(name) first",
+                    "forgotten",
+                )
+            return self._run_in(run, begun, phases, purpose, conditions), run.path
+
+    def _run_in(
+        self,
+        run: RunFolder,
+        begun: Mapping[str, Any],
+        phases: Sequence[Phase],
+        purpose: str,
+        conditions: Mapping[str, Any],
+    ) -> Outcome:
+        surroundings, done = self.surroundings, run.state == "finished"
         request, training = self.request(tuple(begun["data"]["names"])), surroundings.training
-        if repeats is None and self.returning:
-            warn(
-                f"{', '.join(self.returning)}: forgotten in {self.folder}, so left out of this step; a "
-                "client that joins anew needs server.rejoin(name) first",
-                "forgotten",
-            )
         # A step that has ended was computed with the software of its time.
-        made_with = record.read_json(place / "environment.json") if finished(place) else {}
+        made_with = record.read_json(run.path / "environment.json") if done else {}
         identity = {
             "config": begun,
             "anchors": [record.digest({"anchor": anchor}) for anchor in request.anchors],
             **{key: made_with.get(key, value) for key, value in record.decisive().items()},
         }
-        older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(training, k)}
-        if surroundings.federation is None and training.batch_size == 1 and not finished(place):
+        if done:
+            return replace(concluded(run.path, identity, surroundings.cipher), targets=self.targets)
+        if surroundings.federation is None and training.batch_size == 1:
             require_lone(surroundings.module, surroundings.task, next(iter(surroundings.data.values())).train)
-        with record.locked(place / "lock"):
-            if finished(place):
-                outcome = concluded(place, identity, surroundings.cipher)
-                return replace(outcome, targets=self.targets), place
-            files = record.claim(place, record.fingerprint(begun), cipher=surroundings.cipher)
-            files.write({"experiment.json": record.json_bytes(begun)})
-            with surroundings.engine(request.clients, self.divided) as federation:
-                outcome = run_in(
-                    files,
-                    identity,
-                    copy.deepcopy(surroundings.module),
-                    phases,
-                    request,
-                    federation,
-                    listeners=(log_rounds(), *surroundings.listeners),
-                    witnesses=surroundings.witnesses,
-                    training=replace(training, **older),
-                    participation=surroundings.participation,
-                    seed=derive(purpose, surroundings.seed, self.knowledge.steps, *self.targets),
-                    **conditions,
-                )
-        return replace(outcome, metrics=tuple(record.read_metrics(place))), place
+        older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(training, k)}
+        files = run.claim(record.fingerprint(begun))
+        files.write({"experiment.json": record.json_bytes(begun)})
+        with surroundings.engine(request.clients, self.divided) as federation:
+            outcome = run_in(
+                files,
+                identity,
+                copy.deepcopy(surroundings.module),
+                phases,
+                request,
+                federation,
+                listeners=(log_rounds(), *surroundings.listeners),
+                witnesses=surroundings.witnesses,
+                training=replace(training, **older),
+                participation=surroundings.participation,
+                seed=derive(purpose, surroundings.seed, self.knowledge.steps, *self.targets),
+                **conditions,
+            )
+        return replace(outcome, metrics=tuple(record.read_metrics(run.path)))
