@@ -10,17 +10,8 @@ import torch
 
 from ..core import ClientId, FedUnlearnError, Reason
 from ..core.registry import did_you_mean
-from ..evidence import (
-    CanaryFinding,
-    Comeback,
-    Evidence,
-    Finding,
-    Interval,
-    Rate,
-    TailRate,
-    TargetEvidence,
-    Verdict,
-)
+from ..evidence import CanaryFinding, Evidence, Finding, Interval, TargetEvidence, Verdict
+from ..measures.evidence import MEASURES
 from ..runs import environment
 from .predicate import Entry, Environment, Range
 from .vocabulary import ALWAYS_UNTESTED, Bucket, GuardEvent, Measure, NotTested, Role
@@ -38,14 +29,15 @@ def evidence_entries(
     """
     if evidence is None:
         return (), (NotTested.EVERYTHING, NotTested.RETAINED, *ALWAYS_UNTESTED)
-    found = _target(evidence, target)
+    target = _target(evidence, target)
+    found = evidence.targets[target]
     entries = (
         *_findings(found),
-        *_rates(found),
-        *_distances(found),
+        *_measured(evidence, target, "tpr", "tpr_01", "probe", "asr", "asr_unseen", "js", "js_unseen"),
         *(canary_entry(each) for name, each in found.canaries.items() if name == "model"),
-        *_utility(evidence),
-        *_relearning(evidence),
+        *_measured(evidence, target, "tow"),
+        *_retained(evidence),
+        *_measured(evidence, target, "relearn_posttraining", "relearn_finetuning"),
     )
     return entries, tuple(_not_tested(evidence, {entry.measure for entry in entries}))
 
@@ -109,17 +101,17 @@ def this_environment() -> Environment:
     )
 
 
-def _target(evidence: Evidence, target: ClientId | None) -> TargetEvidence:
+def _target(evidence: Evidence, target: ClientId | None) -> ClientId:
     if target is None:
         if len(evidence.targets) != 1:
             raise FedUnlearnError(
                 f"the audit is about {len(evidence.targets)} targets, and a certificate about one: name it"
             )
-        return next(iter(evidence.targets.values()))
+        return next(iter(evidence.targets))
     if target not in evidence.targets:
         hint = did_you_mean(target, evidence.targets)
         raise FedUnlearnError(f"the audit is not about {target!r}{hint}: name a target of it")
-    return evidence.targets[target]
+    return target
 
 
 def _findings(found: TargetEvidence) -> Iterator[Entry]:
@@ -150,54 +142,43 @@ def _finding(measure: Measure, found: Finding) -> Entry:
     )
 
 
-def _rates(found: TargetEvidence) -> Iterator[Entry]:
-    for title, measure in (("1 %", Measure.TPR_1), ("0.1 %", Measure.TPR_01)):
-        if rates := found.tpr.get(title):
-            least = min(found.finding.n_forgotten, found.finding.n_unseen)
-            yield _tail(measure, rates, least)
-    shares = {
-        Measure.PROBE: found.probe,
-        Measure.BACKDOOR: found.asr,
-        Measure.BACKDOOR_UNSEEN: found.asr_unseen,
-    }
-    for measure, each in shares.items():
-        if each:
-            yield _share(measure, each)
+MEASURED = {
+    "tpr": (Measure.TPR_1, "retrained", Role.TARGET, FINE),
+    "tpr_01": (Measure.TPR_01, "retrained", Role.TARGET, FINE),
+    "probe": (Measure.PROBE, "retrained", Role.TARGET, COARSE),
+    "asr": (Measure.BACKDOOR, "retrained", Role.TARGET, COARSE),
+    "asr_unseen": (Measure.BACKDOOR_UNSEEN, "retrained", Role.TARGET, COARSE),
+    "js": (Measure.JS_FORGOTTEN, "again", Role.TARGET, FINE),
+    "js_unseen": (Measure.JS_UNSEEN, "again", Role.TARGET, FINE),
+    "tow": (Measure.TOW, "again", Role.ALL, FINE),
+    "relearn_posttraining": (Measure.RELEARN_POSTTRAINING, "retrained", Role.RETAINED, FINE),
+    "relearn_finetuning": (Measure.RELEARN_FINETUNING, "retrained", Role.TARGET, FINE),
+}
+"""Of a measure of the audit: its code, the model that it is compared with, who computed it, and decimals."""
 
 
-def _tail(measure: Measure, rates: Mapping[str, TailRate], n: int) -> Entry:
-    ours, theirs = rates["model"], rates.get("retrained")
-    reference = None if theirs is None else theirs.tpr
-    return _entry(measure, ours.tpr, interval=ours.interval, reference=reference, n=n)
+def _measured(evidence: Evidence, target: ClientId, *keys: str) -> Iterator[Entry]:
+    """The entries of these measures, as far as they are known."""
+    for key in keys:
+        measure, standard, by, decimals = MEASURED[key]
+        values = MEASURES[key].of(evidence, target)
+        if (ours := values.get("model")) is None:
+            continue
+        theirs = values.get(standard)
+        yield _entry(
+            measure,
+            ours.known,
+            interval=ours.interval,
+            reference=None if theirs is None else theirs.known,
+            difference=MEASURES[key].gap(evidence, target) if ours.gap_interval else None,
+            difference_interval=ours.gap_interval,
+            n=ours.n,
+            by=by,
+            decimals=decimals,
+        )
 
 
-def _share(measure: Measure, rates: Mapping[str, Rate]) -> Entry:
-    ours, theirs = rates["model"], rates.get("retrained")
-    return _entry(
-        measure,
-        ours.share,
-        interval=ours.interval,
-        reference=None if theirs is None else theirs.share,
-        difference=ours.gap,
-        difference_interval=ours.gap_interval,
-        n=ours.n,
-        decimals=COARSE,
-    )
-
-
-def _distances(found: TargetEvidence) -> Iterator[Entry]:
-    ours, again = found.distance.get("model"), found.distance.get("again")
-    if ours is not None:
-        for measure, kind in ((Measure.JS_FORGOTTEN, "forgotten"), (Measure.JS_UNSEEN, "unseen")):
-            reference = None if again is None else getattr(again, kind)
-            yield _entry(measure, getattr(ours, kind), reference=reference)
-
-
-def _utility(evidence: Evidence) -> Iterator[Entry]:
-    if tug := evidence.tug_of_war.get("model"):
-        again = evidence.tug_of_war.get("again")
-        reference = None if again is None else again.value
-        yield _entry(Measure.TOW, tug.value, reference=reference, by=Role.ALL)
+def _retained(evidence: Evidence) -> Iterator[Entry]:
     clients = evidence.influence.get("accuracy", {})
     retained = [found for client, found in clients.items() if client not in evidence.targets]
     if retained:
@@ -213,21 +194,6 @@ def _utility(evidence: Evidence) -> Iterator[Entry]:
             yield _entry(
                 measure, ours, reference=theirs, difference=ours - theirs, by=Role.RETAINED, decimals=COARSE
             )
-
-
-def _relearning(evidence: Evidence) -> Iterator[Entry]:
-    if evidence.relearning is None:
-        return
-    for measure, found, by in (
-        (Measure.RELEARN_POSTTRAINING, evidence.relearning.posttraining, Role.RETAINED),
-        (Measure.RELEARN_FINETUNING, evidence.relearning.finetuning, Role.TARGET),
-    ):
-        if found.threshold is not None:
-            yield _comeback(measure, found, by)
-
-
-def _comeback(measure: Measure, found: Comeback, by: Role) -> Entry:
-    return _entry(measure, found.rounds, reference=found.rounds_retrained, by=by)
 
 
 def _not_tested(evidence: Evidence, measured: set[Measure]) -> Iterator[NotTested]:

@@ -14,11 +14,21 @@ from .metrics import Better, Metric
 
 @dataclass(frozen=True)
 class Value:
-    """A number of one model, with its interval if it has one; ``more`` if it is known to be larger."""
+    """A number of one model."""
 
     number: float
     interval: Interval | None = None
+    n: int | None = None
+    """The number of examples of a share."""
+    gap_interval: Interval | None = None
+    """Of the difference to retraining."""
     more: bool = False
+    """Whether the number is only a bound that the true one exceeds."""
+
+    @property
+    def known(self) -> float | None:
+        """The number; None if there is only a bound."""
+        return None if self.more else self.number
 
 
 Values: TypeAlias = Mapping[str, Value]
@@ -70,8 +80,9 @@ def _plain(evidence: Evidence, target: ClientId) -> Values:
 
 
 def _tail(evidence: Evidence, target: ClientId, fpr: str) -> Values:
-    rates = evidence.targets[target].tpr.get(fpr, {})
-    return {model: Value(rate.tpr, rate.interval) for model, rate in rates.items()}
+    finding, rates = evidence.targets[target].finding, evidence.targets[target].tpr.get(fpr, {})
+    n = min(finding.n_forgotten, finding.n_unseen)
+    return {model: Value(rate.tpr, rate.interval, n) for model, rate in rates.items()}
 
 
 def _distance(evidence: Evidence, target: ClientId, examples: str) -> Values:
@@ -81,7 +92,9 @@ def _distance(evidence: Evidence, target: ClientId, examples: str) -> Values:
 
 def _rate(evidence: Evidence, target: ClientId, name: str) -> Values:
     rates: Mapping[str, Rate] = getattr(evidence.targets[target], name)
-    return {model: Value(rate.share, rate.interval) for model, rate in rates.items()}
+    return {
+        model: Value(rate.share, rate.interval, rate.n, rate.gap_interval) for model, rate in rates.items()
+    }
 
 
 def _canaries(evidence: Evidence, target: ClientId) -> Values:
