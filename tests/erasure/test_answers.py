@@ -90,7 +90,7 @@ def test_a_request_that_was_escalated_is_tried_again_with_other_settings(folder,
     case = tried(folder, case)
     assert case.state is RequestState.CERTIFIED
     events = [entry.event for entry in case.entries]
-    assert events.count("admitted") == events.count("unlearning") == case.attempt == 2
+    assert events.count("admitted") == events.count("unlearning") == case.attempts == 2
 
 
 def test_a_model_that_costs_more_than_the_floor_is_not_installed(folder):

@@ -34,11 +34,12 @@ from support.desks import (
 from support.leaks import Secrets, scan
 
 import fedunlearn.cli.commands  # noqa: F401 - a child need not import it
-from fedunlearn import FedUnlearnError, server
+from fedunlearn import FedUnlearnError
 from fedunlearn.core.vectors import flatten
 from fedunlearn.erasure import erase, purge, receive
 from fedunlearn.erasure.keys import Key, read_key
 from fedunlearn.runs import read_state
+from fedunlearn.server import steps
 
 WINDOW = 64
 
@@ -71,7 +72,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
         return whole(*words, witnesses=[*witnesses, see], **options)
 
     with repeatable(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "run_in", partial(watching, server.run_in))
+        patch.setattr(steps, "run_in", partial(watching, steps.run_in))
         patch.setattr(secrets, "token_bytes", os.urandom)
         desk = opened(folder)
         case = answer(desk, document(), to_purge=False)

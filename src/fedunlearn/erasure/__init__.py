@@ -8,7 +8,7 @@ from .admission import plan_erasure
 from .answer import erase
 from .certificate import Verified, verify
 from .claim import Claim
-from .desk import Case, Desk, open_desk
+from .desk import Attempt, Case, Desk, open_desk
 from .plan import Plan, make_plan
 from .reception import examine, receive
 from .request_state import RequestState
@@ -17,6 +17,7 @@ from .retraining import against_retraining
 from .settings import Policy, read_policy
 
 __all__ = [
+    "Attempt",
     "Case",
     "Claim",
     "Desk",

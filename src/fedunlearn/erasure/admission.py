@@ -15,7 +15,6 @@ from torch import nn
 
 from ..core import Authorising, ClientId, Federation, FedUnlearnError, History, Request, State, vectors
 from ..core.hashes import model_hash, module_hash
-from ..methods import recommended_options
 from ..runs import fingerprint, json_bytes, read_metrics, read_state, read_tensors, write
 from ..runs.files import explained, tensor_bytes
 from ..runs.states import state_bytes
@@ -90,9 +89,9 @@ def check(
     plan = make_plan(
         work.federation,
         request,
-        work.method if under_way else policy.method or None,
+        work.attempt.method if under_way else policy.method or None,
         policy.stages,
-        options=policy.options if policy.method or not under_way else recommended_options(work.method),
+        options=work.options if under_way else policy.options,
         participation=policy.participation.participation(),
         guards=policy.guards.guards(),
         training=policy.training.local_training(),
@@ -123,17 +122,17 @@ def admit(work: Work, plan: Plan, given: History | None) -> None:
     that was kept is used again: the client's rows are nowhere else.
     """
     model = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
-    last = work.case.last(RequestState.ADMITTED)
+    last = work.case.attempt
     history = recorded(work) or given
     same = {"model": model_hash(model), "settings": settings(work.desk, plan.method)}
-    if last is None or not same.items() <= last.fields.items():
+    if last is None or (last.model, last.settings) != (same["model"], same["settings"]):
         for folder in (work.place / RUN, work.place / RETRAINED):
             if folder.exists():
                 with explained(folder):
                     shutil.rmtree(folder)
     write(work.place / "plan.json", json_bytes(plan.as_dict()), private=True)
     write(work.place / ORIGINAL, work.key.seal(state_bytes(model)), private=True)
-    kept = {"history": last.fields["history"]} if last and "history" in last.fields else {}
+    kept = {"history": last.history} if last and last.history else {}
     if history is not None and not kept:
         sealed = work.key.seal(tensor_bytes(history.tensors()))
         write(work.place / HISTORY, sealed, private=True)
@@ -165,9 +164,9 @@ def settings(desk: Desk, method: str, *, of_0_2: bool = False) -> str:
 
 def original(work: Work) -> State:
     """The model before the request."""
-    path, admitted = work.place / ORIGINAL, work.case.last(RequestState.ADMITTED)
+    path = work.place / ORIGINAL
     state = read_state(path, work.key)[0]
-    if admitted is None or model_hash(state) != admitted.fields["model"]:
+    if model_hash(state) != work.attempt.model:
         raise FedUnlearnError(
             f"{path} is not the model that was admitted: restore it from a copy", code="damaged"
         )
@@ -176,11 +175,11 @@ def original(work: Work) -> State:
 
 def recorded(work: Work) -> History | None:
     """The history that was admitted, if one was given."""
-    path, admitted = work.place / HISTORY, work.case.last(RequestState.ADMITTED)
-    if admitted is None or "history" not in admitted.fields:
+    path, attempt = work.place / HISTORY, work.case.attempt
+    if attempt is None or attempt.history is None:
         return None
     content = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(content).hexdigest() != admitted.fields["history"]:
+    if hashlib.sha256(content).hexdigest() != attempt.history:
         raise FedUnlearnError(
             f"{path} is not the history that was admitted: restore it from a copy", code="damaged"
         )
@@ -215,9 +214,9 @@ def _desk_problems(
     if case is None or not case.under_way:
         yield from _turn_problems(work, document)
         return
-    admitted, method = case.last(RequestState.ADMITTED), work.desk.policy.method or work.method
+    method = work.desk.policy.method or work.attempt.method
     same = [settings(work.desk, method, of_0_2=earlier) for earlier in (False, True)]
-    if admitted is None or admitted.fields["settings"] not in same:
+    if work.attempt.settings not in same:
         yield FedUnlearnError(
             f"the settings in {work.desk.folder / SETTINGS} have changed since request {work.request} was "
             "begun: restore them until it has ended",
@@ -252,8 +251,8 @@ def _turn_problems(work: Work, document: str | None) -> Iterator[FedUnlearnError
     installed = [entry for entry in work.desk.ledger.entries if entry.event == "installed"]
     if installed and installed[-1].fields["model"] == model:
         return
-    replaced = [work.desk.case(entry.request).last(RequestState.ADMITTED) for entry in installed]
-    if model in [admitted.fields["model"] for admitted in replaced if admitted]:
+    replaced = [work.desk.case(entry.request).attempt for entry in installed]
+    if model in [attempt.model for attempt in replaced if attempt]:
         yield FedUnlearnError(
             "the model still knows a client that this desk has forgotten: put the one that was installed "
             "last back into production",

@@ -20,7 +20,6 @@ from ..core import (
     Status,
     vectors,
 )
-from ..methods import recommended_options
 from ..runs import locked, read_tensors
 from ..server import ForgettingFailed, forget, read_history, remove_rows
 from ..signing import stated_client
@@ -104,7 +103,7 @@ def _unlearn(
     desk, policy = work.desk, work.desk.policy
     case = work.case
     if case.state is RequestState.ADMITTED:
-        work.tell(RequestState.UNLEARNING, attempt=case.attempt + 1)
+        work.tell(RequestState.UNLEARNING, attempt=case.attempts + 1)
     vectors.load(work.model, before)
     try:
         outcome = forget(
@@ -112,7 +111,7 @@ def _unlearn(
             copy.deepcopy(work.model),
             work.client,
             work.place / RUN,
-            method=work.method,
+            method=work.attempt.method,
             schedule=policy.stages,
             history=recorded(work),
             training=policy.training.local_training(),
@@ -126,7 +125,7 @@ def _unlearn(
             cipher=work.key,
             listeners=listeners,
             witnesses=[lambda event: _follow(work, event)],
-            **(policy.options if policy.method else recommended_options(work.method)),
+            **work.options,
         )
     except ForgettingFailed as failure:
         outcome = failure.outcome
@@ -145,6 +144,6 @@ def _follow(work: Work, event: Event) -> None:
         if "verified" not in told:
             work.tell(RequestState.VERIFIED, **found(event.metrics, state, "unlearning"))
         if follows and "recovering" not in told:
-            work.tell(RequestState.RECOVERING, attempt=work.case.attempt)
+            work.tell(RequestState.RECOVERING, attempt=work.case.attempts)
     elif phase.stage is Stage.POSTTRAINING and "recovering" not in told:
-        work.tell(RequestState.RECOVERING, attempt=work.case.attempt)
+        work.tell(RequestState.RECOVERING, attempt=work.case.attempts)

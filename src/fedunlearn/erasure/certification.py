@@ -17,7 +17,7 @@ from ..runs.files import tensor_bytes
 from ..signing import key_id, public_part
 from .certificate import issue
 from .certificate_page import certificate_page
-from .desk import DAY, Desk
+from .desk import DAY, Attempt, Desk
 from .evidence_entries import COARSE, guard_counts, this_environment
 from .ledger import Entry
 from .predicate import (
@@ -75,9 +75,8 @@ def certify(work: Work, end: RequestState, outcome: Outcome, evidence: Evidence)
     module = copy.deepcopy(work.model)
     vectors.load(module, outcome.state)
     content = tensor_bytes(module.state_dict())
-    received, last = case.received, case.last(RequestState.RECEIVED)
-    admitted = case.last(RequestState.ADMITTED)
-    assert received and admitted and last and case.deadline is not None
+    received, last, attempt = case.received, case.last(RequestState.RECEIVED), work.attempt
+    assert received and last and case.deadline is not None
     closed = int(desk.clock())
     head, length = desk.ledger.head
     delete_by = closed + policy.keep_days * DAY
@@ -92,7 +91,7 @@ def certify(work: Work, end: RequestState, outcome: Outcome, evidence: Evidence)
             deadline=case.deadline,
             deadline_met=closed <= case.deadline if end is RequestState.CERTIFIED else None,
         ),
-        model_before=ModelBefore(sha256=admitted.fields["model"]),
+        model_before=ModelBefore(sha256=attempt.model),
         model_after=ModelAfter(
             sha256=model_hash(outcome.state),
             file_sha256=hashlib.sha256(content).hexdigest(),
@@ -100,23 +99,23 @@ def certify(work: Work, end: RequestState, outcome: Outcome, evidence: Evidence)
             buffers=len(outcome.state.buffers),
         ),
         procedure=Procedure(
-            method=work.method,
+            method=attempt.method,
             options={
                 name: value
-                for name, value in policy.options.items()
+                for name, value in work.options.items()
                 if isinstance(value, bool | int | float | str)
             },
             mode="guarded" if policy.guards.enabled else "faithful",
-            stages=tuple(_stages(methods[work.method](policy.stages, **policy.options), outcome)),
+            stages=tuple(_stages(methods[attempt.method](policy.stages, **work.options), outcome)),
             seed=policy.seed,
             engine=work.engine,
-            clients=admitted.fields["retained"],
+            clients=attempt.retained,
         ),
         safety=_safety(outcome),
         evidence=evidence,
         claim=Claimed.of(EndState[end.name], evidence),
         retention=Retention(
-            to_delete=tuple(_deletions(place, admitted, delete_by)) if end is RequestState.CERTIFIED else (),
+            to_delete=tuple(_deletions(place, attempt, delete_by)) if end is RequestState.CERTIFIED else (),
             key_id=work.key.id,
             kept=(*KEPT_IF_CERTIFIED, *KEPT) if end is RequestState.CERTIFIED else KEPT,
             backups=Backups.EXPIRE if policy.backup_days else Backups.NOT_COVERED,
@@ -145,9 +144,9 @@ def check_words(method: str, engine: str, options: Mapping[str, Any]) -> None:
             )
 
 
-def _deletions(place: Path, admitted: Entry, by: int) -> Iterator[Deletion]:
+def _deletions(place: Path, attempt: Attempt, by: int) -> Iterator[Deletion]:
     """What purging deletes."""
-    history = (Artefact.HISTORY,) if "history" in admitted.fields else ()
+    history = (Artefact.HISTORY,) if attempt.history else ()
     retrained = (Artefact.RETRAINED_MODELS,) if (place / RETRAINED).exists() else ()
     for what in (*DELETED, *history, *retrained):
         yield Deletion(what=what, by=by)

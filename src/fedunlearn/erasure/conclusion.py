@@ -74,10 +74,8 @@ def found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
 
 def target_missing(work: Work, outcome: Outcome) -> bool:
     """Whether a run lacks the client that asked, and not another one."""
-    admitted = work.case.last(RequestState.ADMITTED)
-    if work.gone or admitted is None or not admitted.fields["asks"]:
-        return False
-    return work.client in outcome.missing or work.client not in work.federation.present()
+    missing = work.client in outcome.missing or work.client not in work.federation.present()
+    return missing and work.attempt.asks and not work.gone
 
 
 def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) -> Evidence | None:
@@ -97,15 +95,10 @@ def _reason(outcome: Outcome, tested: Tested, floor: float) -> str:
     """Why the model cannot be certified, as a code; empty if it can."""
     if outcome.status.failed:
         return str(outcome.status)
-    if _unforgotten(outcome):
+    if "unmoved" in (outcome.guards or {}):
         return "not-forgotten"
     if verdict_of(tested.entries) is Verdict.UNDER:
         return "under-forgotten"
     _, harmed = worse(Guarded(started=starting(outcome.metrics[0])), outcome.metrics[-1], floor)
     means = [entry.difference or 0 for entry in tested.entries if entry.measure is Measure.RETAINED_MEAN]
     return "harmed" if harmed or min(means, default=0) < -floor - 1e-9 else ""
-
-
-def _unforgotten(outcome: Outcome) -> bool:
-    """Whether the measures of the run say that the client is not forgotten."""
-    return "unmoved" in (outcome.guards or {})

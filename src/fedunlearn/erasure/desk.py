@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ..core import ClientId, FedUnlearnError, did_you_mean
 from ..runs import fingerprint, json_bytes, read_json, write
@@ -19,6 +20,23 @@ DAY = 24 * 3600
 SUPPRESSED = "suppressed.json"
 """Keyed hashes of the clients that were forgotten."""
 NONCES = "nonces"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt to answer a request, as it was admitted."""
+
+    method: str
+    settings: str
+    """A digest of what decides the result, except for the model and the clients."""
+    model: str
+    """The hash of the model before."""
+    retained: int
+    """The number of retained clients."""
+    asks: bool
+    """Whether the method asks the client."""
+    history: str | None
+    """The digest of the encrypted history; None without one."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +100,17 @@ class Case:
         return self.under_way or (self.state.open and self.state.accepted and not self.purging)
 
     @property
-    def attempt(self) -> int:
-        """How often a method has been tried."""
+    def attempt(self) -> Attempt | None:
+        """The last attempt that was admitted."""
+        admitted = self.last(RequestState.ADMITTED)
+        if admitted is None:
+            return None
+        told: dict[str, Any] = {each.name: admitted.fields.get(each.name) for each in fields(Attempt)}
+        return Attempt(**told)
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts that began."""
         return sum(entry.event == RequestState.UNLEARNING for entry in self.entries)
 
     @property

@@ -98,12 +98,11 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
 
 def _delete_earlier(desk: Desk, case: Case) -> None:
     """Deletes the model of the request before: it is the one that this request had to replace."""
-    admitted = case.last(RequestState.ADMITTED)
-    if admitted is None or case.last("installed") is None:
+    if case.attempt is None or case.last("installed") is None:
         return
     for other in desk.cases():
         certified = other.last(RequestState.CERTIFIED)
-        if other.id != case.id and certified and certified.fields["model"] == admitted.fields["model"]:
+        if other.id != case.id and certified and certified.fields["model"] == case.attempt.model:
             path = desk.place(other.id) / MODEL
             with explained(path):
                 path.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from torch import nn
 
 from ..core import ClientId, Federation, State
 from ..evidence import Evidence
-from .desk import Case, Desk
+from ..methods import recommended_options
+from .desk import Attempt, Case, Desk
 from .keys import Key
-from .request_state import RequestState
 
 Auditor = Callable[[State, State], Evidence]
 """Compares the model after the request with the one before it."""
@@ -50,8 +50,14 @@ class Work:
         self.desk.ledger.append(self.request, event, **fields)
 
     @property
-    def method(self) -> str:
-        """The method that was admitted."""
-        admitted = self.case.last(RequestState.ADMITTED)
-        assert admitted is not None
-        return str(admitted.fields["method"])
+    def attempt(self) -> Attempt:
+        """The attempt that was admitted last."""
+        attempt = self.case.attempt
+        assert attempt is not None
+        return attempt
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the method: those of the settings, or those with which it is recommended."""
+        policy = self.desk.policy
+        return policy.options if policy.method else recommended_options(self.attempt.method)
