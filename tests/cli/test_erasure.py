@@ -211,14 +211,6 @@ def test_what_cannot_be_answered_yet_stays_open(here, desk):
     assert result.returncode == 0, result.stderr
 
 
-def test_small_targets_are_not_asked_to_unlearn(here, desk):
-    (desk / "desk.toml").write_text("smallest = 100000\n" + (desk / "desk.toml").read_text())
-    settings(desk, method='"fedosd"')
-    result = here("plan", "desk", signed(desk))
-    assert result.returncode == 3
-    assert "100,000" in " ".join(result.stdout.split()) or "100000" in result.stdout
-
-
 def test_a_request_can_be_purged_without_an_answer(here, desk):
     settings(desk, method='"federaser"')
     here("erase", "desk", signed(desk))

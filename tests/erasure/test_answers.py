@@ -231,13 +231,6 @@ def test_a_failed_request_promises_no_deletion_and_is_not_closed(folder, monkeyp
     assert "still open" in (opened(folder).place(case.id) / "certificate.html").read_text()
 
 
-def test_names_that_a_certificate_cannot_state_are_refused_at_once(folder):
-    case = received(folder)
-    with pytest.raises(FedUnlearnError, match="cannot state engine"):
-        tried(folder, case, engine="Flower 1.41")
-    assert opened(folder).case(case.id).state is RequestState.AUTHENTICATED
-
-
 def test_the_receipt_of_a_purge_is_verified(folder, tmp_path):
     case = answer(opened(folder), document(TARGET))
     place, ledger = opened(folder).place(case.id), folder / "ledger.jsonl"

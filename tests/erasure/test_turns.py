@@ -16,12 +16,11 @@ from support.desks import (
     opened,
     production,
     repeatable,
-    trained,
 )
 
 from fedunlearn import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
-from fedunlearn.erasure import Desk, erase, purge, receive
+from fedunlearn.erasure import Desk, purge, receive
 from fedunlearn.erasure.keys import destroy
 
 OTHER = "site-2"
@@ -83,21 +82,6 @@ def test_a_failed_request_that_nobody_overtook_goes_on_where_it_was(desk):
     assert answer(desk, document(), there).state == "purged"
     answer(desk, document(OTHER), anew, client=OTHER)
     assert there.rounds == anew.rounds - 1
-
-
-def test_a_model_from_before_an_erasure_is_not_unlearned_again(desk):
-    answer(desk, document())
-    (desk.folder / "model.safetensors").write_bytes(trained())  # somebody restored a copy
-    with pytest.raises(FedUnlearnError, match="still knows a client that this desk has forgotten"):
-        answer(desk, document(OTHER), client=OTHER)
-
-
-def test_a_model_that_nobody_named_is_not_unlearned(desk):
-    case = receive(desk, document(), first_model())
-    model = production(desk)
-    model[0].bias.data[0] += 1
-    with pytest.raises(FedUnlearnError, match="neither the one that the request names"):
-        erase(desk, case.id, Unsteady(), model)
 
 
 def test_a_certified_request_is_not_purged_before_its_model_is_in_service(desk, monkeypatch):

@@ -98,7 +98,7 @@ def read_key(path: Path) -> Key:
         secret = path.read_bytes()
     except FileNotFoundError:
         raise FedUnlearnError(
-            f"the key {path.name} is gone, so what was encrypted with it cannot be read"
+            f"the key {path.name} is gone, so what was encrypted with it cannot be read", code="purged"
         ) from None
     except OSError as error:
         raise FedUnlearnError(f"cannot read the key {path}: {error.strerror or error}", code="key") from None
