@@ -18,6 +18,8 @@ from fedunlearn.core import Event, Progress
 from fedunlearn.experiment import check, perform
 from fedunlearn.runs import Recorder, claim, locked, read_manifest, read_metrics, read_outcome, verify
 from fedunlearn.runs import folders as module
+from fedunlearn.runs import manifest as manifests
+from fedunlearn.runs.running import RunFolder
 
 PHASES = method["fedosd"](Schedule(5, 0.05, 4, 0.05))
 
@@ -228,3 +230,25 @@ def test_an_announced_change_may_have_happened_or_not(tmp_path, monkeypatch):
         assert now == (b"new" if points > 2 else b"old")
         assert {*verify(place).files} == {"experiment.json", "outcome.json"}
     assert points == 4
+
+
+def test_a_run_folder_is_verified_once_and_locked_while_it_is_open(tmp_path, monkeypatch):
+    compared: list[Path] = []
+    compare = manifests._compare
+    monkeypatch.setattr(
+        manifests, "_compare", lambda folder, *more: compared.append(folder) or compare(folder, *more)
+    )
+    with RunFolder(tmp_path / "new", create=False) as run:
+        assert run.state == "new"
+        assert not run.path.exists()
+        run.claim("me").write({"experiment.json": b"{}"})
+    compared.clear()
+    with RunFolder(tmp_path / "new") as run:
+        assert (run.state, run.begun) == ("new", {})
+        with (
+            pytest.raises(FedUnlearnError, match="another process is using"),
+            RunFolder(tmp_path / "new"),
+        ):
+            pass
+        run.claim("me").write({"outcome.json": b"{}"})
+    assert compared == [tmp_path / "new"]

@@ -27,7 +27,7 @@ from ..runs import (
     tell_unverified,
     verify,
 )
-from ..runs.running import RunFolder, conclude, concluded, finished, run_in
+from ..runs.running import RunFolder, conclude, finished, run_in
 from .pretraining import pretrained
 from .reading import check
 from .settings import Experiment
@@ -115,7 +115,7 @@ def _answer_earlier(
     own = {**config["request"], "targets": list(turn.targets), "successive": False}
     with RunFolder(place) as run:
         if run.state == "finished":
-            return concluded(place, whole)
+            return run.outcome(whole)
         files = run.claim(fingerprint(whole))
         files.write({"experiment.json": json_bytes({**config, "kind": EARLIER, "request": own})})
         return answer(turn, files, whole, start, anchors)

@@ -124,6 +124,7 @@ class Recorder(Callback):
         seconds: float = 5.0,
         files: Folder | None = None,
         cipher: Cipher | None = None,
+        verified: bool = False,
     ) -> None:
         self._path = folder
         self._checkpoints = folder / "checkpoints"
@@ -132,6 +133,7 @@ class Recorder(Callback):
         self._seconds = self._pause = seconds
         self._claimed = files
         self._cipher = files.cipher if files else cipher
+        self._verified = verified or files is not None
         self._unsaved: tuple[Progress, Entry] | None = None
         self._saved_at = time.monotonic()
         self.progress, self._length = self._last_good()
@@ -206,7 +208,7 @@ class Recorder(Callback):
     def _last_good(self) -> tuple[Progress | None, int]:
         """Return the newest undamaged checkpoint, and the length of the metrics file that belongs to it."""
         problem: FedUnlearnError | None = None
-        found = self._saved() if self._claimed else list(filter(usable(self._path), self._saved()))
+        found = self._saved() if self._verified else list(filter(usable(self._path), self._saved()))
         for path in reversed(found):
             try:
                 state, metadata = read_state(path, self._cipher)

@@ -95,6 +95,21 @@ class RunFolder:
             tell_unverified([self.path])
         return read_json(self.path / "experiment.json")
 
+    def outcome(self, identity: Mapping[str, Any]) -> Outcome:
+        """The outcome of a run that has ended."""
+        recorder = Recorder(self.path, fingerprint(identity), cipher=self._cipher, verified=True)
+        assert recorder.progress is not None
+        ended = read_outcome(self.path)
+        return Outcome(
+            recorder.progress.state,
+            Status(ended["status"]),
+            ended["reason"],
+            tuple(read_metrics(self.path)),
+            tuple(ended.get("unheard", ())),
+            tuple(ended.get("warnings", ())),
+            ended.get("guards"),
+        )
+
     def claim(self, owner: str) -> Folder:
         """Open the folder for writing, for an owner."""
         if not self._locked:
@@ -152,20 +167,4 @@ def conclude(folder: Folder, module: nn.Module, outcome: Outcome) -> None:
     }
     folder.write(
         {"model.safetensors": folder.tensors(module.state_dict()), "outcome.json": json_bytes(ended)}
-    )
-
-
-def concluded(folder: Path, identity: Mapping[str, Any], cipher: Cipher | None = None) -> Outcome:
-    """The outcome of a run that has ended, from its folder."""
-    progress = Recorder(folder, fingerprint(identity), cipher=cipher).progress
-    assert progress is not None
-    ended = read_outcome(folder)
-    return Outcome(
-        progress.state,
-        Status(ended["status"]),
-        ended["reason"],
-        tuple(read_metrics(folder)),
-        tuple(ended.get("unheard", ())),
-        tuple(ended.get("warnings", ())),
-        ended.get("guards"),
     )

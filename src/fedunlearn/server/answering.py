@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..client import data as holdings
-from ..client.parts import Parts, divided
+from ..client.parts import divided
 from ..config.options import check_options, phases_of
-from ..core import ClientId, FedUnlearnError, Outcome, Phase, require_type, requirements
+from ..core import FedUnlearnError, Outcome, Phase, require_type, requirements
 from ..core.errors import warn
 from ..core.history import KINDS
 from ..core.registry import method as methods
@@ -77,13 +77,14 @@ class Way:
         """The settings that the driver takes."""
         return {name: getattr(self, name) for name in ("stop", "evaluate_every", "guards", "floor")}
 
-    def plan(self, targets: Sequence[ClientId], parts: Parts) -> dict[str, Any]:
+    def plan(self, step: Step) -> dict[str, Any]:
         """The settings as they are recorded."""
-        schedule, named = self.schedule, {"level": "sample", "examples": parts} if parts else {}
+        schedule = self.schedule
+        named = {"level": "sample", "examples": step.parts} if step.parts else {}
         return {
             "method": self.method,
             "options": dict(self.options),
-            "request": {"level": "client", "targets": list(targets), **named},
+            "request": {"level": "client", "targets": list(step.targets), **named},
             "pretraining": {"lr": schedule.pretrain_lr},
             "unlearning": {"rounds": schedule.unlearn_rounds, "lr": schedule.unlearn_lr},
             "recovery": {"rounds": schedule.recover_rounds, "lr": schedule.recover_lr},
@@ -162,8 +163,7 @@ def answer(step: Step, way: Way, *, known: bool = False, **options: Any) -> tupl
 
 def attempt(step: Step, way: Way, name: str, **options: Any) -> tuple[Outcome, Path]:
     """Run a request in the folder of that name, whether it succeeds or not."""
-    plan = way.plan(step.targets, step.parts)
-    return step.run(name, way.phases, plan, "request", **options, **way.conditions)
+    return step.run(name, way.phases, way.plan(step), "request", **options, **way.conditions)
 
 
 def require_able(step: Step, way: Way) -> None:

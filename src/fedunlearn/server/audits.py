@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -21,14 +21,13 @@ from .steps import Answered, Step
 
 def audit_last(
     step: Step,
-    earlier: Callable[[Answered], Step],
     retrained: Model | None,
     again: Model | None,
     references: Sequence[Model],
     *,
     keep: bool,
 ) -> Evidence:
-    """Compare the present model with retraining; ``earlier`` makes the step of the request once more."""
+    """Compare the present model with retraining, which starts from before the request."""
     last, surroundings, known = step.knowledge.last, step.surroundings, step.knowledge
     if last is None:
         raise FedUnlearnError(
@@ -52,7 +51,9 @@ def audit_last(
         )
     if retrained is None:
         _require_enough(step, last)
-        retrained, again = _retrained(earlier(last), last.place)
+        parts = {part: rows for part, rows in known.examples.items() if part in targets}
+        before = replace(step, knowledge=last.before, targets=targets, parts=parts)
+        retrained, again = _retrained(before, last.place)
     asked = (*step.clients, *targets)
     with surroundings.engine(asked, known.examples) as federation:
         found = audit(

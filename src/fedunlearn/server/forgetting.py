@@ -56,7 +56,7 @@ def pretrain(
     history: Iterable[str] = (),
     **options: Any,
 ) -> Request:
-    """Trains all clients of a request by federated averaging; returns the request for the trained model.
+    """Train all clients of a request by federated averaging; return the request for the trained model.
 
     The named kinds of ``history`` are recorded for methods that need them; ``options`` go to ``unlearn``.
     """
@@ -93,7 +93,7 @@ def forget(
     witnesses: Sequence[Listener] = (),
     **options: Any,
 ) -> Outcome:
-    """Removes the targets from a model that a federation has trained; the module becomes the new model.
+    """Remove the targets from a model that a federation has trained; the module becomes the new model.
 
     ``folder`` is where the run is recorded: the same call continues a run that was stopped, to the same bits,
     and repeats the outcome of one that has ended, whether the module is the model before or after it.
@@ -223,6 +223,6 @@ def read_history(path: Path) -> History:
 
 
 def remove_rows(path: Path, clients: Sequence[ClientId]) -> None:
-    """Deletes what the file holds about clients; another request may have changed it meanwhile."""
+    """Delete what the file holds about clients; another request may have changed it meanwhile."""
     with record.locked(Path(f"{path}.lock"), wait=True):
         record.write_tensors(path, read_history(path).without(clients).tensors())

@@ -107,28 +107,20 @@ class Memory:
             self.erase_rows(folder, self.entries[-1]["targets"])
 
     def repeated(
-        self,
-        kind: str,
-        targets: tuple[ClientId, ...],
-        folder: Path,
-        asked: Callable[[], tuple[Step, Mapping[str, Any]]],
+        self, kind: str, make: Callable[[], Step], plan: Callable[[Step], Mapping[str, Any]]
     ) -> Path | None:
-        """The folder of the step that a call repeats; for any other, what is known moves to the last step.
-
-        ``asked`` makes the step and its plan from what is known then.
-        """
+        """The folder of the step that a call repeats; for any other, what is known moves to the last step."""
         if self.end is None:
             return None
         if first := self.first:
             self.known, self.end = self.given, self.known
-        end = self.end
-        entry = self.entries[self.known.steps]
+        end, step, entry = self.end, make(), self.entries[self.known.steps]
+        targets, folder = step.targets, step.folder
         place = folder / str(entry["step"])
         differ, others = list[str](), ""
         same = [kind, [*targets]] == [entry["kind"], entry["targets"]]
         if same and entry["step"]:
-            step, plan = asked()
-            begun, config = record.read_json(place / "experiment.json"), step.config(plan)
+            begun, config = record.read_json(place / "experiment.json"), step.config(plan(step))
             differ = differences(begun, config, history=False)
             others = changed_data(begun, config)
             if kind == "train" and (new := {*config["data"]["names"]}.difference(begun["data"]["names"])):
@@ -145,14 +137,7 @@ class Memory:
             else:
                 LOG.info("%s%s", told, others and f": it does not repeat {place.name} ({others})")
             return None
-        self._warn_of_repeating(kind, targets, folder, place, first)
-        return place
-
-    def _warn_of_repeating(
-        self, kind: str, targets: tuple[ClientId, ...], folder: Path, place: Path, first: bool
-    ) -> None:
-        assert self.end is not None
-        if first and (later := sorted({*self.end.forgotten} - {*targets})):
+        if first and (later := sorted({*end.forgotten} - {*targets})):
             warn(
                 f"this script repeats the steps of {folder} from the first one on: until it has "
                 f"repeated them all, server.model may be one that still knows {', '.join(later)}",
@@ -166,6 +151,7 @@ class Memory:
                 "new request: to forget them now, let forget be the first call of a new process",
                 "repeated",
             )
+        return place
 
     def complete(self, kind: str, made: Step, place: Path | None = None, state: State | None = None) -> None:
         """Move on after a step, and record it unless it is repeated."""
@@ -200,18 +186,13 @@ class Memory:
             changed = {}
             for path in sorted((step / "checkpoints").glob("*.safetensors")):
                 state, metadata = record.read_state(path, cipher)
-                left = History.from_tensors(state.memory).without(clients)
-                if left.tensors().keys() != state.memory.keys():
-                    changed[path.relative_to(step).as_posix()] = state, left, metadata
+                left = History.from_tensors(state.memory).without(clients).tensors()
+                if left.keys() != state.memory.keys():
+                    changed[path.relative_to(step).as_posix()] = replace(state, memory=left), metadata
             if changed:
                 with record.locked(step / "lock"):
                     files = record.claim(step, cipher=cipher)
-                    files.write(
-                        {
-                            name: files.state(replace(state, memory=left.tensors()), **metadata)
-                            for name, (state, left, metadata) in changed.items()
-                        }
-                    )
+                    files.write({name: files.state(left, **more) for name, (left, more) in changed.items()})
 
 
 def _entries(folder: Path) -> list[Entry]:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,11 +45,11 @@ from ..methods import ClusteredPretraining, Pretraining, Schedule, SlicedPretrai
 from ..methods.groups import require_groups
 from ..runs import Cipher
 from ..tasks import Classification
-from .answering import Way, answer, check_data, choose, compare, warn_of
+from .answering import answer, check_data, choose, compare, warn_of
 from .audits import audit_last
 from .forgetting import THEIR_OWN
 from .memory import LOG, Memory
-from .steps import Answered, Knowledge, Step
+from .steps import Knowledge, Step
 from .surroundings import PUBLIC, Surroundings
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Known(Generic[T]):
 
 
 class Server:
-    """Holds the model, its history and its earlier requests.
+    """Hold the model, its history and its earlier requests.
 
     ``clients`` are names with their data, which are then simulated on this machine, or a ``Federation``. The
     model starts with the parameters that the module has: load a checkpoint into it to start from one.
@@ -182,7 +183,7 @@ class Server:
         plan |= {"slices": slices} if slices > 1 else {}
         config = {"method": "fedavg", "pretraining": plan}
         with self._memory.undone():
-            place = self._memory.repeated("train", (), self._folder, lambda: (self._step(), config))
+            place = self._memory.repeated("train", self._step, lambda _: config)
             if place is None:
                 require_groups(len(self.clients), clusters, slices, kinds)
             if lost := sorted(self.history.rows.keys() - {*kinds, "share"}):
@@ -221,7 +222,7 @@ class Server:
         floor: float | None = FLOOR,
         **options: Any,
     ) -> Outcome:
-        """Unlearns the targets and lets the others recover; the targets are gone for every later step.
+        """Unlearn the targets and let the others recover; the targets are gone for every later step.
 
         Instead of targets, ``examples`` names some examples of clients by their positions in the training
         data as it was given first: ``{"site-3": [0, 7]}``. A virtual client, ``site-3#forget-1b9f03``, holds
@@ -241,38 +242,32 @@ class Server:
         ``Outcome.warnings``, each of which is a Python warning, too; None switches them off.
         """
 
-        def asked() -> tuple[Step, Way]:
-            step = self._step(named, parts, gone)
-            return step, choose(
-                step,
-                method,
-                schedule,
-                options,
-                poisoned=poisoned,
-                stop=stop,
-                evaluate_every=evaluate_every,
-                guards=guards,
-                floor=floor,
-            )
-
-        def planned() -> tuple[Step, Mapping[str, Any]]:
-            step, way = asked()
-            return step, way.plan(named, parts)
-
         named, parts = self._named(targets, examples)
+        make = partial(self._step, named, parts, gone)
+        ask = partial(
+            choose,
+            method=method,
+            schedule=schedule,
+            options=options,
+            poisoned=poisoned,
+            stop=stop,
+            evaluate_every=evaluate_every,
+            guards=guards,
+            floor=floor,
+        )
         with self._memory.undone():
-            place = self._memory.repeated("forget", named, self._folder, planned)
-            step, way = asked()
+            place = self._memory.repeated("forget", make, lambda step: ask(step).plan(step))
+            step = make()
             if place is None:
                 check_data(step)
-            outcome, place = answer(step, way, repeats=place)
+            outcome, place = answer(step, ask(step), repeats=place)
             self._warn_of_constant(outcome)
             self._memory.complete("forget", step, place, outcome.state)
         self._memory.erase_rows(self._folder, named)
         return outcome
 
     def rejoin(self, client: ClientId) -> None:
-        """Lets a forgotten client take part again: ``train`` includes it, and it can be forgotten again."""
+        """Let a forgotten client take part again: ``train`` includes it, and it can be forgotten again."""
         require_type(isinstance(client, str), "client", client, "give the name of a client")
         if "#" in client:
             whole = client.partition("#")[0]
@@ -281,9 +276,9 @@ class Server:
                 f"{whole!r} as new examples, the last of its data",
                 code="unsuitable",
             )
-        memory = self._memory
+        memory, make = self._memory, partial(self._step, (client,))
         with memory.undone():
-            repeated = memory.repeated("rejoin", (client,), self._folder, lambda: (self._step(), {}))
+            repeated = memory.repeated("rejoin", make, lambda _: {})
             if repeated is None and client not in self.forgotten:
                 if client in memory.known.rejoined:
                     LOG.info("%s has joined anew already", client)
@@ -295,7 +290,7 @@ class Server:
                 )
             if self._surroundings.federation is None and client not in self._surroundings.data:
                 warn(f"{client!r} joins anew without data here: give Server its data", "no-data")
-            memory.complete("rejoin", self._step((client,)))
+            memory.complete("rejoin", make())
 
     def compare(
         self,
@@ -307,7 +302,7 @@ class Server:
         evaluate_every: int = 1,
         guards: Guards | None = Guards(),
     ) -> dict[str, Outcome]:
-        """Tries several methods on one request, each from the current model, and keeps the model as it is.
+        """Try several methods on one request, each from the current model, and keep the model as it is.
 
         Targets that the last request has forgotten are compared from the model before it.
 
@@ -326,19 +321,14 @@ class Server:
     def audit(
         self, retrained: Model | None = None, *, again: Model | None = None, references: Sequence[Model] = ()
     ) -> Evidence:
-        """Asks the clients whether the last request was answered as well as by retraining.
+        """Ask the clients whether the last request was answered as well as by retraining.
 
         Without ``retrained``, it first makes the rows ``retrain 2`` and ``retrain 3`` of ``compare``, from
         before the request and as long as ``train`` took, unless they are there. The targets must still be
         present. A server with a ``folder`` keeps evidence and page in that of the request. See
         ``fedunlearn.audit``.
         """
-
-        def earlier(last: Answered) -> Step:
-            parts = {part: rows for part, rows in self._memory.known.examples.items() if part in last.targets}
-            return replace(self._step(last.targets, parts), knowledge=last.before)
-
-        return audit_last(self._step(), earlier, retrained, again, references, keep=self._kept)
+        return audit_last(self._step(), retrained, again, references, keep=self._kept)
 
     def _named(
         self, targets: ClientId | Sequence[ClientId] | None, examples: Mapping[ClientId, Any] | None
@@ -349,11 +339,12 @@ class Server:
         if self._surroundings.federation is not None:
             raise FedUnlearnError(THEIR_OWN, code="unsuitable")
         require(targets is None, "targets", targets, "left out where examples are given")
-        parts = parts_of(examples, {c: d for c, d in self._surroundings.data.items() if c != PUBLIC})
+        public = set() if self._surroundings.public is None else {PUBLIC}
+        parts = parts_of(examples, {c: d for c, d in self._surroundings.data.items() if c not in public})
         return tuple(parts), parts
 
     def _warn_of_constant(self, outcome: Outcome) -> None:
-        """Warns of a model that has learned nothing but which class is the most frequent."""
+        """Warn of a model that has learned nothing but which class is the most frequent."""
         surroundings = self._surroundings
         if surroundings.federation is not None or not isinstance(surroundings.task, LabelTask):
             return

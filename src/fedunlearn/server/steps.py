@@ -31,7 +31,7 @@ from ..core import (
 from ..core.errors import warn
 from ..core.seeds import derive
 from ..driver import log_rounds
-from ..runs.running import RunFolder, concluded, run_in
+from ..runs.running import RunFolder, run_in
 from ..tasks import described
 from .admission import admitted
 from .surroundings import PUBLIC, Surroundings
@@ -303,7 +303,7 @@ class Step:
             **{key: made_with.get(key, value) for key, value in record.decisive().items()},
         }
         if done:
-            return replace(concluded(run.path, identity, surroundings.cipher), targets=self.targets)
+            return replace(run.outcome(identity), targets=self.targets)
         if surroundings.federation is None and training.batch_size == 1:
             require_lone(surroundings.module, surroundings.task, next(iter(surroundings.data.values())).train)
         older = {k: begun["training"].get(k, v) for k, v in OLDER.items() if hasattr(training, k)}
