@@ -9,10 +9,10 @@ import warnings
 from pathlib import Path
 
 import pytest
+from support.codes import refused, warned
 from support.comparisons import perform
 from support.folders import edit
 
-from fedunlearn import FedUnlearnError
 from fedunlearn.evidence import Verdict
 from fedunlearn.experiment import audit_run
 from fedunlearn.experiment.comparison import Comparison, planned, read_comparison
@@ -177,7 +177,7 @@ def test_a_run_that_failed_is_skipped_with_a_sentence(copied):
     run = copied / "clean-iid/seed-4/federaser"
     edit(run, {"outcome.json": json.dumps(read_json(run / "outcome.json") | {"status": "diverged"})})
     (run / "evidence.json").unlink()
-    with pytest.warns(UserWarning, match=r"^clean-iid/seed-4/federaser failed, so it is not audited$"):
+    with warned("not-audited", says=r"^clean-iid/seed-4/federaser failed, so it is not audited$"):
         assert perform(tiny("clean-iid", "finetune", "federaser"), copied) == []
     assert read_evidence(run) is None
     only = tiny("clean-iid", "federaser", more=("data.dataset=fashion-demo",))
@@ -257,11 +257,11 @@ def test_evidence_is_read_as_it_was_written(copied):
 def test_damaged_evidence_is_refused_in_one_sentence(copied, text):
     run = copied / "clean-iid/seed-4/finetune"
     (run / "evidence.json").write_text(text)
-    with pytest.raises(FedUnlearnError, match=r"evidence\.json has .* delete it and audit the run again"):
+    with refused("damaged", says=r"evidence\.json has .* delete it and audit the run again"):
         read_evidence(run)
     (run / "evidence.json").unlink()
     edit(run, {"evidence.json": text})
-    with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
+    with refused("damaged", "invalid", says=r"evidence\.json is not (JSON|the evidence of an audit)"):
         read_evidence(run)
 
 
@@ -305,5 +305,5 @@ def test_evidence_is_stored_and_shown(compared, tmp_path):
     heading, first, *_ = SCRIPT["as_csv"](audits).splitlines()
     assert heading.startswith("column,seed,row,model_sha256,verdict,")
     assert first.split(",")[3] == audits[0]["model_sha256"]
-    with pytest.raises(FedUnlearnError, match="has no evidence"):
+    with refused("invalid", says="has no evidence"):
         SCRIPT["store"](tmp_path, path)

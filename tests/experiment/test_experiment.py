@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.codes import refused, warned
 from support.folders import drop, edit
 
-from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
 from fedunlearn.core.vectors import load
 from fedunlearn.experiment import Experiment, check, prepare, read
@@ -62,6 +62,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
     assert experiment.request.targets == ["client-03"]
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -147,7 +148,7 @@ def test_an_experiment_is_read_from_toml_with_overrides(tmp_path):
     ],
 )
 def test_a_bad_experiment_gets_one_sentence(changes, sentence):
-    with pytest.raises(FedUnlearnError) as problem:
+    with refused("file", "history", "invalid", "unknown", "unsuitable") as problem:
         check({**SMALL, **changes}, "x.toml")
     assert sentence in str(problem.value)
     assert str(problem.value).startswith("x.toml: ")
@@ -225,18 +226,18 @@ def test_the_same_experiment_ends_in_the_same_model(tmp_path, monkeypatch):
 
 def test_a_folder_keeps_to_its_experiment(tmp_path):
     perform(small(), tmp_path / "run")
-    with pytest.raises(FedUnlearnError, match="finished"):
+    with refused("finished", says="finished"):
         resume(tmp_path / "run")
-    with pytest.raises(FedUnlearnError, match="another configuration"):
+    with refused("occupied", says="another configuration"):
         perform(small(seed=3), tmp_path / "run")
-    with pytest.raises(FedUnlearnError, match="not a run folder"):
+    with refused("missing", says="not a run folder"):
         resume(tmp_path)
 
 
 def test_a_refused_setting_leaves_the_folder_free(tmp_path):
-    with pytest.raises(FedUnlearnError, match="batch_size 4000"):
+    with refused("invalid", says="batch_size 4000"):
         perform(small(training={"batch_size": 4000}), tmp_path / "run")
-    with pytest.raises(FedUnlearnError, match="takes 3x32x32"):
+    with refused("model", says="takes 3x32x32"):
         perform(small(model="cnn"), tmp_path / "run")
     assert perform(small(), tmp_path / "run").status == "done"
 
@@ -331,7 +332,7 @@ RECORDING = {"rounds": 4, "lr": 0.05, "history": ["norms", "residuals", "updates
 
 def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypatch):
     setting = prepare(small(pretraining=RECORDING))
-    with pytest.warns(UserWarning, match="pre-training records locals, norms, residuals, updates"):
+    with warned("history", says="pre-training records locals, norms, residuals, updates"):
         whole = pretrained(setting)
 
     def interrupt(event: object) -> None:
@@ -339,9 +340,9 @@ def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypa
             raise KeyboardInterrupt
 
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
-    with pytest.warns(UserWarning, match="MB"), pytest.raises(KeyboardInterrupt):
+    with warned("history", says="MB"), pytest.raises(KeyboardInterrupt):
         pretrained(setting, [interrupt])
-    with pytest.warns(UserWarning, match="MB"):
+    with warned("history", says="MB"):
         again = pretrained(setting, workers=2)
     assert again.memory.keys() == whole.memory.keys()
     assert {name.partition("/")[0] for name in whole.memory} == {"share", *RECORDING["history"]}
@@ -351,7 +352,7 @@ def test_recorded_history_survives_an_interruption_to_the_bit(tmp_path, monkeypa
 
 def test_recorded_history_survives_a_kill_to_the_bit(tmp_path, monkeypatch):
     setting = prepare(small(pretraining=RECORDING))
-    with pytest.warns(UserWarning, match="MB"):
+    with warned("history", says="MB"):
         whole = pretrained(setting)
     monkeypatch.setenv("FEDUNLEARN_CACHE", str(tmp_path / "another"))
 
@@ -368,14 +369,14 @@ def test_recorded_history_survives_a_kill_to_the_bit(tmp_path, monkeypatch):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert len(list((tmp_path / "another").glob("pretraining/*/checkpoints/*"))) == 2
-    with pytest.warns(UserWarning, match="MB"):
+    with warned("history", says="MB"):
         again = pretrained(setting)
     assert torch.equal(again.params, whole.params)
     assert all(torch.equal(again.memory[name], value) for name, value in whole.memory.items())
 
 
 def test_recording_changes_no_bit_and_its_size_is_announced():
-    with pytest.warns(UserWarning, match=r"1\.0 MB in memory"):
+    with warned("history", says=r"1\.0 MB in memory"):
         recorded = pretrained(prepare(small(pretraining={**RECORDING, "history": ["updates"]})))
     plain = pretrained(prepare(small()))
     assert torch.equal(recorded.params, plain.params)
@@ -384,7 +385,7 @@ def test_recording_changes_no_bit_and_its_size_is_announced():
 
 
 def test_a_run_keeps_only_the_history_that_its_method_needs(tmp_path):
-    with pytest.warns(UserWarning, match="MB"):
+    with warned("history", says="MB"):
         outcome = perform(small(method="fedrecovery", pretraining=RECORDING), tmp_path / "run")
     kept, _ = read_state(tmp_path / "run/omega0.safetensors")
     assert {name.partition("/")[0] for name in kept.memory} == {"share", "residuals"}
@@ -446,7 +447,7 @@ def test_fedkdu_distils_on_the_public_examples(tmp_path):
         data={**SMALL["data"], "public": 40},
         pretraining={**RECORDING, "history": ["updates"]},
     )
-    with pytest.warns(UserWarning, match="MB"):
+    with warned("history", says="MB"):
         outcome = perform(experiment, tmp_path / "run")
     assert outcome.status == "done"
     assert [row["local_trainings"] for row in read_metrics(tmp_path / "run")[1:]] == [0, 0, 0, 3, 3]
@@ -472,7 +473,7 @@ def test_a_file_names_its_experiment_in_letters_of_a_folder(tmp_path):
 
 
 def test_a_trigger_has_a_grey_that_is_a_number():
-    with pytest.raises(FedUnlearnError, match=r"backdoor.value = nan: .*finite"):
+    with refused("invalid", says=r"backdoor.value = nan: .*finite"):
         check({"backdoor": {"value": float("nan")}}, "mine")
 
 
@@ -490,7 +491,7 @@ def test_a_run_starts_from_a_checkpoint(tmp_path, cache):
         assert model_hash(outcome.state) == read_outcome(tmp_path / "whole")["model_sha256"]
     assert not cache.exists()
     (tmp_path / "mine.safetensors").write_bytes(b"other")
-    with pytest.raises(FedUnlearnError, match=r"mine.safetensors has changed since the run began"):
+    with refused("changed", says=r"mine.safetensors has changed since the run began"):
         perform(started, tmp_path / "changed")
 
 
@@ -508,14 +509,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, changes, sentence):
     tensors = {**prepare(small()).build(0).state_dict(), **changes}
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     save_file(kept, tmp_path / "mine.safetensors")
-    with pytest.raises(FedUnlearnError, match=sentence):
+    with refused("other-model", says=sentence):
         perform(small(checkpoint=tmp_path / "mine.safetensors"), tmp_path / "run")
 
 
 def test_a_checkpoint_without_the_history_that_a_method_needs_is_refused(tmp_path):
     perform(small(), tmp_path / "whole")
     started = small(method="federaser", checkpoint=tmp_path / "whole/omega0.safetensors")
-    with pytest.raises(FedUnlearnError, match="needs norms"):
+    with refused("unsuitable", says="needs norms"):
         perform(started, tmp_path / "run")
 
 

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from support.codes import refused
 from support.folders import edit
 
-from fedunlearn import FedUnlearnError
 from fedunlearn import experiment as experiments
 from fedunlearn.experiment import Experiment, check, prepare, pretrained, retraining, twin
 from fedunlearn.runs import model_hash, read_metrics
@@ -141,10 +141,11 @@ def test_a_reference_that_diverges_says_so(tmp_path):
     experiments.perform(run, tmp_path / "run", workers=1)
     path = tmp_path / "run/experiment.json"
     edit(path.parent, {path.name: path.read_text().replace('"lr": 0.05', '"lr": 1e+30')})
-    with pytest.raises(FedUnlearnError, match=r"^retraining-1: .*not finite.*lower the learning rate"):
+    with refused("diverged", says=r"^retraining-1: .*not finite.*lower the learning rate"):
         experiments.audit_run(tmp_path / "run", workers=1)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -160,7 +161,7 @@ def test_a_reference_that_diverges_says_so(tmp_path):
     ],
 )
 def test_settings_that_leave_no_room_for_twins_are_refused_when_they_are_read(changes, sentence):
-    with pytest.raises(FedUnlearnError) as problem:
+    with refused("invalid") as problem:
         check({**SMALL, **changes}, "x.toml")
     assert sentence in str(problem.value)
 
@@ -169,5 +170,5 @@ def test_references_of_a_checkpoint_are_refused(tmp_path):
     experiments.perform(small(), tmp_path / "run", workers=1)
     setting = prepare(small(checkpoint=Path(tmp_path / "run/omega0.safetensors")))
     for make in (retraining, twin):
-        with pytest.raises(FedUnlearnError, match="nobody knows how long to train a reference"):
+        with refused("invalid", says="nobody knows how long to train a reference"):
             make(setting, 1)

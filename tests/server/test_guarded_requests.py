@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from support.attacks import Attacked, idle, scaled
+from support.codes import refused, warned
 from support.federations import holdings, network
 
-from fedunlearn import ForgettingFailed, Guards, Schedule, Sequential, Server, forget
+from fedunlearn import Guards, Schedule, Sequential, Server, forget
 from fedunlearn.config.tables import GuardsPlan
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.experiment.settings import setting_names
@@ -27,7 +28,7 @@ def test_the_table_of_an_experiment_is_off_and_has_the_same_defaults():
 def test_a_target_that_does_nothing_is_told_of_by_forget_and_by_the_report(tmp_path):
     model = network("perceptron")
     federation = Attacked(Sequential(model, holdings("perceptron")), {"site-2": idle})
-    with pytest.warns(UserWarning, match="the targets' backdoor still works"):
+    with warned("outcome", says="the targets' backdoor still works"):
         outcome = forget(federation, model, "site-2", tmp_path, method="fedosd", schedule=SHORT)
     assert outcome.warnings
     folder = next(tmp_path.glob("0-forget-*"))
@@ -36,6 +37,7 @@ def test_a_target_that_does_nothing_is_told_of_by_forget_and_by_the_report(tmp_p
     assert f"Warning: {outcome.warnings[0]}." in verdict(read_run(folder))
 
 
+@pytest.mark.wording
 @pytest.mark.filterwarnings("ignore:the targets' backdoor still works after")
 @pytest.mark.filterwarnings("ignore:the update of site-2 was shortened")
 def test_a_server_without_guards_takes_every_step(tmp_path):
@@ -59,7 +61,7 @@ def test_a_request_that_guards_stop_is_not_answered_and_its_run_is_not_tried_aga
     how = {"method": "fedosd", "schedule": SHORT}
     outcomes = []
     for _ in range(2):
-        with pytest.raises(ForgettingFailed, match="raise the budget") as failed:
+        with refused("guard_stop", says="raise the budget") as failed:
             forget(federation, model, "site-2", tmp_path, **how, guards=Guards(budget=1e-9))
         outcomes.append(failed.value.outcome)
     first, again = outcomes

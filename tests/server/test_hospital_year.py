@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.attacks import Attacked, scaled
+from support.codes import refused, warned
 from support.file_events import Listener, watch
 from torch import nn
 
@@ -112,7 +113,7 @@ def folder(spring: Path, tmp_path: Path) -> Path:
 
 def test_a_second_withdrawal_in_a_new_process_leaves_the_first_client_out(folder):
     ours = server(folder, seed=None)
-    with pytest.warns(UserWarning, match=r"geneva: forgotten in .* server\.rejoin"):
+    with warned("forgotten", says=r"geneva: forgotten in .* server\.rejoin"):
         ours.forget("bern", "fedosd", SHORT)
     assert took_part(folder / "2-forget-bern-fedosd") == SIZES.keys() - {"geneva"}
     assert ours.forgotten == ("geneva", "bern")
@@ -137,7 +138,7 @@ def test_a_forgotten_client_never_trains_again_whatever_is_called(folder):
     for step in steps:
         if step.name != "1-forget-geneva-fedosd":
             assert "geneva" not in took_part(step), step
-    with pytest.raises(fu.FedUnlearnError, match="'geneva' has been forgotten already"):
+    with refused("forgotten", says="'geneva' has been forgotten already"):
         server(folder).forget("geneva", "fedosd", SHORT)
 
 
@@ -148,11 +149,11 @@ def test_a_comparison_starts_before_the_last_withdrawal_and_leaves_the_server_af
     assert ours.forgotten == ("geneva",)
     assert digest(ours) == before
     assert "geneva" in took_part(folder / "1-compare-geneva/seed-0/fedosd")
-    with pytest.warns(UserWarning, match="geneva: forgotten in"):
+    with warned("forgotten", says="geneva: forgotten in"):
         ours.forget("bern", "fedosd", SHORT)
     assert "bern" in ours.compare("bern", ["fedosd"], SHORT)["fedosd"].targets
     assert ours.forgotten == ("geneva", "bern")
-    with pytest.raises(fu.FedUnlearnError, match="'geneva' has been forgotten already"):
+    with refused("forgotten", says="'geneva' has been forgotten already"):
         ours.compare("geneva", ["fedosd"], SHORT)
 
 
@@ -160,7 +161,7 @@ def test_a_comparison_starts_before_the_last_withdrawal_and_leaves_the_server_af
 def test_a_client_joins_anew_is_trained_and_can_be_forgotten_again(folder):
     ours = server(folder, seed=None)
     ours.rejoin("geneva")
-    with pytest.raises(fu.FedUnlearnError, match="'geneva' has joined anew, but has not trained since"):
+    with refused("not-forgotten", says="'geneva' has joined anew, but has not trained since"):
         ours.forget("geneva", "fedosd", SHORT)
     ours = server(folder, seed=None)
     assert ours.forgotten == ()
@@ -168,7 +169,7 @@ def test_a_client_joins_anew_is_trained_and_can_be_forgotten_again(folder):
     assert "geneva" in took_part(folder / "3-train")
     server(folder, seed=None).forget("geneva", "fedosd", SHORT)
     assert server(folder, seed=None).forgotten == ("geneva",)
-    with pytest.raises(fu.FedUnlearnError, match="'bern' has not been forgotten here"):
+    with refused("not-forgotten", says="'bern' has not been forgotten here"):
         server(folder, seed=None).rejoin("bern")
 
 
@@ -197,14 +198,14 @@ def test_a_new_client_and_grown_data_are_trained_on(folder, sizes, reason, caplo
 def test_a_script_that_is_run_again_repeats_its_steps_from_the_first_one_on(folder):
     last = digest(server(folder))
     ours = server(folder)
-    with pytest.warns(UserWarning, match=r"this script repeats the steps .*still knows geneva"):
+    with warned("repeated", says=r"this script repeats the steps .*still knows geneva"):
         ours.train(4, 0.1, history=["norms"])
     assert digest(ours) != last
     ours.forget("geneva", "fedosd", SHORT)
     assert digest(ours) == last
     assert not list(folder.glob("2-*"))
     other = server(folder, seed=None)
-    with pytest.raises(fu.FedUnlearnError, match="begun with other starting weights: seed"):
+    with refused("occupied", says="begun with other starting weights: seed"):
         other.train(4, 0.1, history=["norms"])
     assert digest(other) == last
 
@@ -214,7 +215,7 @@ def test_a_copied_and_a_renamed_folder_continue_to_the_same_bits(folder, tmp_pat
     renamed = folder.rename(tmp_path / "another name")
     found = set()
     for place in (copied, renamed):
-        with pytest.warns(UserWarning, match="this script repeats"):
+        with warned("repeated", says="this script repeats"):
             (ours := server(place)).train(4, 0.1, history=["norms"])
         ours.forget("geneva", "fedosd", SHORT)
         ours.forget("bern", "fedosd", SHORT)
@@ -236,10 +237,10 @@ def test_a_killed_step_continues_with_its_clients_and_begins_anew_with_other_dat
         return place
 
     (whole := server(Path(shutil.copytree(january, tmp_path / "whole")))).forget("geneva", "fedosd", SHORT)
-    with pytest.warns(UserWarning, match="continues with the clients that it began with, without davos"):
+    with warned("continued", says="continues with the clients that it began with, without davos"):
         (ours := server(begun("new client"), davos=20)).forget("geneva", "fedosd", SHORT)
     assert digest(ours) == digest(whole)
-    with pytest.warns(UserWarning, match=r"data of client 'bern' has changed since .* it begins anew"):
+    with warned("begun-anew", says=r"data of client 'bern' has changed since .* it begins anew"):
         (ours := server(begun("grown"), bern=50)).forget("geneva", "fedosd", SHORT)
     assert digest(ours) != digest(whole)
     assert (tmp_path / "grown/1-forget-geneva-fedosd-2/outcome.json").exists()
@@ -251,7 +252,7 @@ def test_two_processes_cannot_both_complete_the_next_step(january, tmp_path):
     folder = Path(shutil.copytree(january, tmp_path / "hospital"))
     first, second = server(folder), server(folder)
     first.forget("geneva", "fedosd", SHORT)
-    with pytest.raises(fu.FedUnlearnError, match="another process has completed a step"):
+    with refused("in-use", says="another process has completed a step"):
         second.forget("bern", "fedosd", SHORT)
     assert server(folder).forgotten == ("geneva",)
 
@@ -283,11 +284,11 @@ def test_a_folder_of_version_0_2_is_read(folder, tmp_path):
     assert digest(server(folder, seed=None)) == digest(ours)
     assert server(folder, seed=None).forgotten == ("geneva",)
     shutil.copytree(folder / "1-forget-geneva-fedosd", folder / "1-forget-geneva-other")
-    with pytest.raises(fu.FedUnlearnError, match="which of 1-forget-geneva-fedosd and 1-forget-geneva-other"):
+    with refused("occupied", says="which of 1-forget-geneva-fedosd and 1-forget-geneva-other"):
         server(folder)
     (request := tmp_path / "request").mkdir()
     shutil.copytree(folder / "1-forget-geneva-fedosd", request / "0-forget-geneva-fedosd")
-    with pytest.raises(fu.FedUnlearnError, match=r"nobody kept the model with which .* began"):
+    with refused("missing", says=r"nobody kept the model with which .* began"):
         server(request, seed=None)
 
 
@@ -295,7 +296,7 @@ def test_a_missing_value_is_refused_by_its_row_and_can_be_corrected(tmp_path):
     clients = hospitals()
     whole, (x, y) = clients["bern"], clients["bern"].train
     clients["bern"] = fu.ClientData((x.index_fill(0, torch.tensor([35]), torch.nan), y), {})
-    with pytest.raises(fu.FedUnlearnError, match=r"bern, set 'train': row 35 .*: a number is not finite"):
+    with refused("data", says=r"bern, set 'train': row 35 .*: a number is not finite"):
         fu.Server(nn.Linear(6, 2), clients, folder=tmp_path, workers=1).train(3, 0.1)
     corrected = {**clients, "bern": whole}
     assert fu.Server(nn.Linear(6, 2), corrected, folder=tmp_path, workers=1).train(3, 0.1).unheard == ()
@@ -306,11 +307,11 @@ def test_a_missing_value_elsewhere_takes_one_hospital_out_and_everybody_is_told_
     elsewhere = Attacked(fu.Sequential(model, hospitals()), {"bern": scaled(float("nan"))})
     ours = fu.Server(model, elsewhere, folder=tmp_path)
     with (
-        pytest.warns(UserWarning, match="never heard in this step, so nothing in it reflects them: bern"),
-        pytest.warns(UserWarning, match="bern was left out of 3 of 3 rounds: sent .* not finite"),
+        warned("unheard", says="never heard in this step, so nothing in it reflects them: bern"),
+        warned("outcome", says="bern was left out of 3 of 3 rounds: sent .* not finite"),
     ):
         ours.train(3, 0.1)
-    with pytest.raises(fu.FedUnlearnError, match="'bern' never took part in training here"):
+    with refused("not-forgotten", says="'bern' never took part in training here"):
         ours.forget("bern", "fedosd", SHORT)
 
 
@@ -324,7 +325,7 @@ def test_with_batch_norm_a_last_batch_of_one_keeps_nobody_out(tmp_path):
 
 def test_a_single_class_and_three_patients_are_trained_with_and_forgotten(folder):
     ours = server(folder, seed=None)
-    with pytest.warns(UserWarning, match="geneva: forgotten"):
+    with warned("forgotten", says="geneva: forgotten"):
         ours.forget("one-class", "fedosd", SHORT)
     ours.forget("three-patients", "fedosd", SHORT)
     assert ours.clients == ("basel", "bern")
@@ -392,7 +393,7 @@ def test_a_withdrawal_after_joining_anew_is_a_request_of_its_own(folder):
     server(folder, seed=None).rejoin("geneva")
     ours = server(folder)
     ours.train(4, 0.1, history=["norms"])
-    with pytest.warns(UserWarning, match="repeats 1-forget-geneva-fedosd, from before geneva joined anew"):
+    with warned("repeated", says="repeats 1-forget-geneva-fedosd, from before geneva joined anew"):
         ours.forget("geneva", "fedosd", SHORT)
     assert server(folder).forgotten == ()
     server(folder).train(2, 0.1, history=["norms"])
@@ -403,22 +404,22 @@ def test_a_withdrawal_after_joining_anew_is_a_request_of_its_own(folder):
 def test_who_joins_anew_is_not_audited_and_needs_data(folder):
     ours = server(folder, seed=None)
     ours.rejoin("geneva")
-    with pytest.raises(fu.FedUnlearnError, match="or who was has joined anew"):
+    with refused("not-forgotten", says="or who was has joined anew"):
         ours.audit()
     left = {name: data for name, data in hospitals().items() if name != "basel"}
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     others = fu.Server(model, left, folder=folder, training=fu.LocalTraining(batch_size=10), workers=1)
     others.forgotten = ("basel",)
-    with pytest.warns(UserWarning, match="'basel' joins anew without data here"):
+    with warned("no-data", says="'basel' joins anew without data here"):
         others.rejoin("basel")
 
 
 def test_a_target_with_other_data_than_it_trained_with_is_told_of(january, tmp_path):
     folder = Path(shutil.copytree(january, tmp_path / "hospital"))
-    with pytest.warns(UserWarning, match="the training data of basel is not that of 0-train"):
+    with warned("changed", says="the training data of basel is not that of 0-train"):
         server(folder, seed=None, basel=45).forget("basel", "fedosd", SHORT)
 
 
 def test_a_training_that_does_not_help_is_told_of(tmp_path):
-    with pytest.warns(UserWarning, match="training has not made the model better"):
+    with warned("not-better", says="training has not made the model better"):
         server(tmp_path).train(1, 1e-12)
