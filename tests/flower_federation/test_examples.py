@@ -255,7 +255,6 @@ class TestPages:
         [
             *(("before", "after", f"fashion/{name}.py") for name in ("client_app", "server_app")),
             ("before", "after", "pyproject.toml"),
-            ("after", "after-fedosd", "fashion/server_app.py"),
             ("after", "after-recording", "fashion/server_app.py"),
         ],
     )
@@ -285,10 +284,7 @@ class TestPages:
     def test_the_files_are_those_of_the_examples(self):
         page = (ROOT / "docs/flower/from-scratch.md").read_text()
         shown = re.findall(r'^```python title="([^"]+)"\n(.*?)^```$', page, re.M | re.S)
-        files = [
-            *(f"from_scratch/scratch/{name}.py" for name in ("client_app", "server_app", "model")),
-            *(f"experiment/on_flower/{name}.py" for name in ("server_app", "client_app")),
-        ]
+        files = [f"from_scratch/scratch/{name}.py" for name in ("client_app", "server_app", "model")]
         assert shown == [(Path(file).name, (EXAMPLES / file).read_text()) for file in files]
 
     def test_the_readme_forgets_a_site(self, tmp_path, monkeypatch):

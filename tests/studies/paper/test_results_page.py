@@ -11,7 +11,7 @@ import pytest
 from fedunlearn.core import Status
 from fedunlearn.studies.paper.conditions import Verdict
 from fedunlearn.studies.paper.results import Result, Results, load, save
-from fedunlearn.studies.paper.results_page import renewed, stored, tables
+from fedunlearn.studies.paper.results_page import MARKED, PARTS, renewed, stored, tables
 from fedunlearn.studies.paper.verdicts import judge
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -40,6 +40,15 @@ def test_every_claim_that_fails_is_spoken_of():
         failing = {one.claim.id for one in judge(found) if one.verdict is Verdict.FAILS}
         assert failing
         assert {name for name in failing if f"`{name}`" not in told} == set()
+
+
+def test_every_marker_of_the_page_belongs_to_a_generator():
+    evidence, scale = (
+        runpy.run_path(str(DOCS.parent / "scripts" / f"store_{name}.py"))
+        for name in ("evidence", "paper_scale")
+    )
+    used = {found["part"] for found in MARKED.finditer(PAGE.read_text(encoding="utf-8"))}
+    assert used == {*PARTS, *evidence["PARTS"], scale["PART"]}
 
 
 @pytest.fixture
