@@ -222,8 +222,11 @@ def test_from_nothing(run, tmp_path):
     with pytest.warns(UserWarning, match="the update of site-3 was shortened to 2 times the median"):
         run(app, 4, {**config, "forget": "site-3"})
     rows = [row for row in read_metrics(tmp_path / "1-forget-site-3-fedosd") if "forget_acc" in row]
-    assert rows[0]["forget_acc"] > 0.6
-    assert rows[-1]["forget_acc"] < 0.3
+    page = (ROOT / "docs/flower/from-scratch.md").read_text()
+    shown = re.findall(r"^\| (?:trained|FedOSD), .* \| ([\d.]+) % \| ([\d.]+) % \|$", page, re.MULTILINE)
+    found = [(100 * row["forget_acc"], 100 * row["r_acc"]) for row in (rows[0], rows[-2], rows[-1])]
+    for ours, printed in zip(found, shown, strict=True):
+        assert ours == pytest.approx([*map(float, printed)], abs=3)  # another processor may round differently
     assert rows[-1]["r_acc"] > rows[0]["r_acc"] - 0.02
 
 
