@@ -266,7 +266,7 @@ def _state(case: Case) -> str:
 
 
 def _why(opened: Desk, case: Case) -> str:
-    """What the run of a failed request said at its end."""
+    """Return why the run of a failed request ended."""
     from ..runs import read_outcome
 
     ends = sorted(opened.place(case.id).glob("run/*/outcome.json"), key=lambda path: path.stat().st_mtime)
@@ -287,7 +287,7 @@ def _deadline(case: Case, now: float) -> str:
 
 
 def _print_case(opened: Desk, case: Case, before: tuple[Entry, ...]) -> None:
-    """Shows the request, and says so if nothing was done since these entries."""
+    """Print the request, and a note if nothing was done since these entries."""
     place = opened.place(case.id)
     out.print()
     out.print(f"request      {case.id}", soft_wrap=True)

@@ -1,7 +1,7 @@
 """An erasure request, from the desk to the certificate.
 
-A desk is a folder with a ``desk.toml``. ``receive`` authenticates a signed request, ``plan_erasure`` tells
-what answering it takes, ``erase`` answers it on a connected federation, and ``purge`` deletes what it needed.
+A desk is a folder with a ``desk.toml``. ``receive`` authenticates a signed request, ``plan_erasure`` lists
+what an answer takes, ``erase`` answers it on a connected federation, and ``purge`` deletes what it needed.
 """
 
 from .admission import plan_erasure

@@ -1,4 +1,4 @@
-"""Whether a request can be answered now, and what is kept, encrypted, while it is."""
+"""The admission of a request: its plan, and the encrypted model and history from before the answer."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def require_ready(plan: Plan) -> None:
 def admit(work: Work, plan: Plan, given: History | None) -> None:
     """Admit a request, and keep the model and the history before it.
 
-    After a failure the run begins anew, unless neither the model nor the settings have changed. A history
+    After a failure the run starts again, unless neither the model nor the settings have changed. A history
     that was kept is used again: the client's rows are nowhere else.
     """
     model = State(vectors.flatten(work.model), buffers=vectors.buffers(work.model))
@@ -137,7 +137,7 @@ def admit(work: Work, plan: Plan, given: History | None) -> None:
         sealed = work.key.seal(tensor_bytes(history.tensors()))
         write(work.place / HISTORY, sealed, private=True)
         kept["history"] = hashlib.sha256(sealed).hexdigest()
-    work.tell(
+    work.record(
         RequestState.ADMITTED,
         method=plan.method,
         retained=plan.retained,
@@ -163,7 +163,7 @@ def settings(desk: Desk, method: str, *, of_0_2: bool = False) -> str:
 
 
 def original(work: Work) -> State:
-    """The model before the request."""
+    """Return the model before the request."""
     path = work.place / ORIGINAL
     state = read_state(path, work.key)[0]
     if model_hash(state) != work.attempt.model:
@@ -174,7 +174,7 @@ def original(work: Work) -> State:
 
 
 def recorded(work: Work) -> History | None:
-    """The history that was admitted, if one was given."""
+    """Return the history that was admitted, if one was given."""
     path, attempt = work.place / HISTORY, work.case.attempt
     if attempt is None or attempt.history is None:
         return None
@@ -193,7 +193,7 @@ def seconds_a_round(desk: Desk) -> float | None:
         try:
             rows = read_metrics(path.parent)
         except FedUnlearnError:
-            continue  # a damaged run is told by those who continue it
+            continue  # whatever continues a damaged run refuses it
         if seconds := [float(row["seconds"]) for row in rows if "seconds" in row]:
             return fmean(seconds)
     return None

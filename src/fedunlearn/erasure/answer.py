@@ -44,10 +44,10 @@ def erase(
     build: Callable[[], nn.Module] | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Case:
-    """Answers a request that ``receive`` has authenticated; the same call continues after a crash.
+    """Answer a request that ``receive`` has authenticated; the same call continues after a crash.
 
     ``model`` is the one in production and becomes the certified one; if the request fails, it stays.
-    ``auditor`` compares the two beside retrained models; without it, the client measures the model itself and
+    ``auditor`` compares both with retrained models; without it, the client measures the model itself and
     no verdict is possible.
     ``history`` is the file that ``flower.Recording`` wrote, or what it holds: the request keeps an encrypted
     copy, and the rows of the client are deleted from the file. ``gone`` says that the client has left: then
@@ -81,12 +81,12 @@ def erase(
 
 
 def _put_into_service(work: Work) -> Case:
-    """The model of a certified request replaces the one in production, and the client takes part no more."""
+    """Put the certified model into production, and leave the client out of later requests."""
     case = work.case
     if (certified := case.last(RequestState.CERTIFIED)) is not None and case.last("installed") is None:
         work.desk.suppress(work.request, work.client)
         install(work.desk, certified)
-        work.tell("installed", model=certified.fields["model"])
+        work.record("installed", model=certified.fields["model"])
     if certified is not None:
         work.model.load_state_dict(read_tensors(work.place / MODEL)[0])
     return work.case
@@ -99,11 +99,11 @@ def _unlearn(
     build: Callable[[], nn.Module] | None,
     listeners: Sequence[Listener],
 ) -> None:
-    """Runs the method, unless this attempt has ended, and tells what was found."""
+    """Run the method, unless this attempt has ended, and conclude the request."""
     desk, policy = work.desk, work.desk.policy
     case = work.case
     if case.state is RequestState.ADMITTED:
-        work.tell(RequestState.UNLEARNING, attempt=case.attempts + 1)
+        work.record(RequestState.UNLEARNING, attempt=case.attempts + 1)
     vectors.load(work.model, before)
     try:
         outcome = forget(
@@ -135,15 +135,15 @@ def _unlearn(
 
 
 def _follow(work: Work, event: Event) -> None:
-    """Tells when unlearning has ended and recovery begins; once in each attempt, whatever is repeated."""
+    """Record the end of unlearning and the start of recovery, once in each attempt."""
     phase, state = event.phases[event.progress.phase], event.progress.state
     ended = state.round == phase.rounds or state.status is not Status.RUNNING
-    told = {entry.event for entry in work.case.current}
+    recorded_events = {entry.event for entry in work.case.current}
     follows = any(each.stage is Stage.POSTTRAINING for each in event.phases[event.progress.phase :])
     if phase.stage is Stage.UNLEARNING and ended and not state.status.failed:
-        if "verified" not in told:
-            work.tell(RequestState.VERIFIED, **found(event.metrics, state, "unlearning"))
-        if follows and "recovering" not in told:
-            work.tell(RequestState.RECOVERING, attempt=work.case.attempts)
-    elif phase.stage is Stage.POSTTRAINING and "recovering" not in told:
-        work.tell(RequestState.RECOVERING, attempt=work.case.attempts)
+        if "verified" not in recorded_events:
+            work.record(RequestState.VERIFIED, **found(event.metrics, state, "unlearning"))
+        if follows and "recovering" not in recorded_events:
+            work.record(RequestState.RECOVERING, attempt=work.case.attempts)
+    elif phase.stage is Stage.POSTTRAINING and "recovering" not in recorded_events:
+        work.record(RequestState.RECOVERING, attempt=work.case.attempts)

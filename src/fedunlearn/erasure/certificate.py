@@ -43,13 +43,13 @@ class Verified:
     predicate: Predicate
     key_id: str
     checked: tuple[str, ...]
-    """What was checked, in sentences."""
+    """The checks that passed, in sentences."""
     unchecked: tuple[str, ...]
-    """What was not, and how to."""
+    """The checks that were not made, and the options for them."""
 
 
 def issue(predicate: Predicate, key: KeySource) -> str:
-    """Signs a certificate with the controller's private key; its subject is the model after."""
+    """Sign a certificate with the controller's private key; its subject is the model after."""
     after = predicate.model_after
     subject = {
         "name": "model-after",
@@ -74,7 +74,7 @@ def verify(
     ledger: Path | None = None,
     receipt: Path | None = None,
 ) -> Verified:
-    """Checks signature and fields and, where given, the file of the model after, the ledger and the receipt.
+    """Check signature and fields and, if given, the file of the model after, the ledger and the receipt.
 
     Raises ``FedUnlearnError`` with one sentence at the first check that fails.
     """
@@ -118,7 +118,7 @@ def parsed(payload: Any) -> Statement:
 
 
 def read_certificate(path: Path) -> str:
-    """The document in a file; whoever uses it must verify it."""
+    """Return the document in a file, unverified."""
     try:
         with path.open("rb") as file:
             return file.read(LARGEST_DOCUMENT + 1).decode()

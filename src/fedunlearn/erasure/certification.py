@@ -1,4 +1,4 @@
-"""What a certificate says about an answered request, from the ledger, the run and the audit."""
+"""The certificate of an answered request, from the ledger, the run and the audit."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def certify(work: Work, end: RequestState, outcome: Outcome, evidence: Evidence)
 
 
 def check_words(method: str, engine: str, options: Mapping[str, Any]) -> None:
-    """Refuses, before anything runs, names that a certificate cannot state."""
+    """Refuse, before anything runs, names that a certificate cannot state."""
     for what, name in {"engine": engine, "method": method, **options}.items():
         if isinstance(name, str) and re.fullmatch(CODE, name) is None:
             raise FedUnlearnError(
@@ -145,7 +145,7 @@ def check_words(method: str, engine: str, options: Mapping[str, Any]) -> None:
 
 
 def _deletions(place: Path, attempt: Attempt, by: int) -> Iterator[Deletion]:
-    """What purging deletes."""
+    """Yield the files that a purge deletes."""
     history = (Artefact.HISTORY,) if attempt.history else ()
     retrained = (Artefact.RETRAINED_MODELS,) if (place / RETRAINED).exists() else ()
     for what in (*DELETED, *history, *retrained):
@@ -197,7 +197,7 @@ def _safety(outcome: Outcome) -> Safety:
 
 
 def install(desk: Desk, certified: Entry) -> None:
-    """Puts the model of a certified request in the place of the one in production."""
+    """Put the model of a certified request into production."""
     path = desk.place(certified.request) / MODEL
     content = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(content).hexdigest() != certified.fields["file"]:

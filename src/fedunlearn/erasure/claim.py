@@ -19,16 +19,16 @@ GENERAL_LIMITS = (
     "covered.",
     "The certificate does not make the model anonymous in the sense of data protection law.",
 )
-"""What no claim says."""
+"""The limits of every claim."""
 
 
 class Claim(StrEnum):
-    """What a certificate claims: exactly one of these."""
+    """The claim of a certificate: exactly one of these."""
 
     headline: str
     meaning: str
     limits: tuple[str, ...]
-    """What the claim does not say."""
+    """Statements that do not follow from the claim."""
 
     def __new__(cls, value: str, headline: str, meaning: str, *limits: str) -> Claim:
         member = str.__new__(cls, value)
@@ -105,7 +105,7 @@ OLDER: Mapping[str, str] = {
 
 
 def claim_of(end_state: EndState, verdict: Verdict | None, grade: Grade = Grade.G1) -> Claim:
-    """The one claim that an end state, a verdict and a grade support.
+    """Return the one claim that an end state, a verdict and a grade support.
 
     A pass needs a run to its end, and a client that evaluated until then.
     """

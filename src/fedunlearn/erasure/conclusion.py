@@ -1,4 +1,4 @@
-"""What a run found: the evidence, the state that the request ends in, and its certificate."""
+"""The conclusion of a request: its evidence, its final state and its certificate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEASURES = (
     "distance",
     "coverage",
 )
-"""What the ledger tells of a stage: means over clients, never a value of an example."""
+"""The measures of a stage in the ledger: means over clients, never a value of an example."""
 ENDS = {
     Status.NO_DIRECTION: RequestState.NO_DIRECTION,
     Status.GUARD_STOP: RequestState.GUARD_STOP,
@@ -37,19 +37,21 @@ ENDS = {
     Status.DIVERGED: RequestState.ESCALATED,
     Status.HARMED: RequestState.ESCALATED,
 }
-"""How a request ends whose run failed."""
+"""The final state of a request by the status of its failed run."""
 
 
 def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | None) -> None:
-    """Collects the evidence, issues the certificate that follows from it, and tells how the request ended."""
+    """Collect the evidence, issue the certificate that follows from it, and record the final state."""
     evidence = None if outcome.status.failed else _evidence(work, before, outcome.state, auditor)
-    told = {entry.fields.get("stage") for entry in work.case.current if entry.event == RequestState.VERIFIED}
-    if not outcome.status.failed and "end" not in told:
+    stages = {
+        entry.fields.get("stage") for entry in work.case.current if entry.event == RequestState.VERIFIED
+    }
+    if not outcome.status.failed and "end" not in stages:
         verdict = str((evidence and evidence.verdict) or "none").replace(" ", "-")
         measured = found(outcome.metrics[-1], outcome.state, "end")
         if accuracies := utility(outcome):
             measured["measures"]["r_acc_before"] = accuracies[0]
-        work.tell(RequestState.VERIFIED, **measured, guards=dict(outcome.guards or {}), verdict=verdict)
+        work.record(RequestState.VERIFIED, **measured, guards=dict(outcome.guards or {}), verdict=verdict)
     entries, untested = evidence_entries(evidence, work.client)
     grade = Grade.G3 if evidence is None else Grade.G1
     tested = Tested(grade=grade, entries=entries, not_tested=untested)
@@ -59,11 +61,11 @@ def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | Non
     digest = hashlib.sha256(document.encode()).hexdigest()
     after, claim = predicate.model_after, str(predicate.claim.claim)
     more = {"file": after.file_sha256} if end is RequestState.CERTIFIED else {"reason": reason}
-    work.tell(end, claim=claim, model=after.sha256, certificate=digest, **more)
+    work.record(end, claim=claim, model=after.sha256, certificate=digest, **more)
 
 
 def found(metrics: Metrics, state: State, stage: str) -> dict[str, Any]:
-    """What the ledger tells of the end of a stage."""
+    """Return the facts that the ledger records at the end of a stage."""
     return {
         "stage": stage,
         "rounds": int(metrics["elapsed"]),
@@ -79,7 +81,7 @@ def target_missing(work: Work, outcome: Outcome) -> bool:
 
 
 def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) -> Evidence | None:
-    """What the clients find about the model; None where the client that asked is not there to measure."""
+    """Return what the clients measure of the model; None if the client that asked is absent."""
     if work.gone or work.client not in work.federation.present():
         return None
     if auditor is not None:
@@ -92,7 +94,7 @@ def _evidence(work: Work, before: State, after: State, auditor: Auditor | None) 
 
 
 def _reason(outcome: Outcome, tested: Tested, floor: float) -> str:
-    """Why the model cannot be certified, as a code; empty if it can."""
+    """Return the code of why the model cannot be certified; empty if it can."""
     if outcome.status.failed:
         return str(outcome.status)
     if "unmoved" in (outcome.guards or {}):

@@ -41,12 +41,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Case:
-    """A request as the ledger tells it."""
+    """A request as the ledger records it."""
 
     id: str
     entries: tuple[Entry, ...]
     erase: str = field(default="fedunlearn erase", compare=False)
-    """What answers it."""
+    """The call that answers it."""
 
     def __post_init__(self) -> None:
         before: RequestState | None = None
@@ -89,7 +89,7 @@ class Case:
 
     @property
     def under_way(self) -> bool:
-        """Whether its model may still replace the one in production without anybody's decision."""
+        """Whether its model may still replace the one in production without a further decision."""
         return not self.purging and (
             self.state.under_way or (self.state is RequestState.CERTIFIED and self.last("installed") is None)
         )
@@ -105,8 +105,8 @@ class Case:
         admitted = self.last(RequestState.ADMITTED)
         if admitted is None:
             return None
-        told: dict[str, Any] = {each.name: admitted.fields.get(each.name) for each in fields(Attempt)}
-        return Attempt(**told)
+        facts: dict[str, Any] = {each.name: admitted.fields.get(each.name) for each in fields(Attempt)}
+        return Attempt(**facts)
 
     @property
     def attempts(self) -> int:
@@ -200,7 +200,7 @@ class Desk:
 
     @property
     def _erase(self) -> str:
-        """How a request is answered: the command reaches simulated federations only."""
+        """The call that answers a request: the command reaches simulated federations only."""
         own = "the run of your ServerApp that calls erasure.erase (flwr run)"
         return "fedunlearn erase" if self.policy.simulation else own
 
@@ -213,16 +213,16 @@ class Desk:
         return sorted(client for client in clients if key.pseudonym(client) in hashes)
 
     def suppress(self, request: str, client: ClientId) -> None:
-        """Leaves a client out of every later request; the ledger hears of the list before it is written."""
+        """Leave a client out of every later request; the ledger announces the list before it is written."""
         hashes, key = self._suppressed(), key_in(self.folder / "suppression.key")
         case = self.case(request)
-        told, certified = case.last("installing"), case.last(RequestState.CERTIFIED)
+        announced, certified = case.last("installing"), case.last(RequestState.CERTIFIED)
         left = f"{client} left {certified.fields['model']}" if certified else client
         hashes = sorted({*hashes, key.pseudonym(client), key.pseudonym(left)})
         digest = fingerprint([key.id, *hashes])
-        if told is None:
+        if announced is None:
             self.ledger.append(request, "installing", suppressed=digest)
-        elif told.fields["suppressed"] != digest:
+        elif announced.fields["suppressed"] != digest:
             raise FedUnlearnError(
                 f"{self.folder / 'suppression.key'} is not as the ledger says: restore it from a copy",
                 code="damaged",
@@ -230,20 +230,20 @@ class Desk:
         write(self.folder / SUPPRESSED, json_bytes(hashes), private=True)
 
     def trained_since(self, client: ClientId) -> set[str]:
-        """The models served since somebody trained one elsewhere after the desk had forgotten a client."""
+        """Return the models served since one was trained elsewhere after the desk had forgotten a client."""
         hashes = self._suppressed()
         key = read_key(self.folder / "suppression.key") if hashes else None
         entries = [e for e in self.ledger.entries if e.event in ("admitted", "installed")]
         installed = [e.fields["model"] for e in entries if e.event == "installed"]
         left = [m for m in installed if key and key.pseudonym(f"{client} left {m}") in hashes]
-        known, since, anew = set[str](), set[str](), False
+        known, since, retrained = set[str](), set[str](), False
         for entry in entries:
             model = entry.fields["model"]
-            anew = anew or (entry.event == RequestState.ADMITTED and model not in known)
+            retrained = retrained or (entry.event == RequestState.ADMITTED and model not in known)
             if entry.event == "installed" and model in (left or installed)[-1:]:
-                since, anew = set(), False
+                since, retrained = set(), False
             known.add(model)
-            since |= {model} if anew else set()
+            since |= {model} if retrained else set()
         return since
 
     def _suppressed(self) -> list[str]:

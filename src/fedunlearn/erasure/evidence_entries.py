@@ -1,4 +1,4 @@
-"""What an audit and a run found, as entries of a certificate: codes and rounded numbers, no names."""
+"""The entries of a certificate from an audit and a run: codes and rounded numbers, no names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evidence_entries(
 
 
 def canary_entry(found: CanaryFinding) -> Entry:
-    """What planted canaries show; an alarm, or nothing."""
+    """Return the entry of planted canaries: an alarm, or no verdict."""
     verdict, interval = None, None
     if found.bound is not None and found.reverse is not None:
         low, high = found.bound.accuracy_low, 1 - found.reverse.accuracy_low

@@ -36,7 +36,7 @@ class Key:
         return hashlib.sha256(b"fedunlearn key id\n" + self._secret).hexdigest()
 
     def pseudonym(self, name: str) -> str:
-        """What stands for a name; nobody can compute it without the key."""
+        """Return a pseudonym for a name, which cannot be computed without the key."""
         return hmac.new(self._derived(b"pseudonyms"), name.encode(), hashlib.sha256).hexdigest()[:32]
 
     def _derived(self, purpose: bytes) -> bytes:
@@ -44,7 +44,7 @@ class Key:
         return hmac.new(self._secret, b"fedunlearn " + purpose, hashlib.sha256).digest()
 
     def seal(self, content: bytes) -> bytes:
-        """Encrypts in segments, each bound to its place and the last one marked: none can go unnoticed."""
+        """Encrypt in segments, each bound to its place and the last one marked: none can go unnoticed."""
         prefix = secrets.token_bytes(7)
         starts = range(0, max(1, len(content)), SEGMENT)
         sealed = [
@@ -58,7 +58,7 @@ class Key:
         return b"".join([MAGIC, prefix, *sealed])
 
     def open(self, content: bytes) -> bytes:
-        """Decrypts what ``seal`` made with this key; refuses anything else."""
+        """Decrypt what ``seal`` made with this key; refuse anything else."""
         from cryptography.exceptions import InvalidTag
 
         body = content[len(MAGIC) + 7 :]
@@ -86,14 +86,14 @@ def _nonce(prefix: bytes, number: int, *, last: bool) -> bytes:
 
 
 def key_in(path: Path) -> Key:
-    """The key in a file, made now if there is none."""
+    """Return the key in a file; make one if there is none."""
     if not path.exists():
         write(path, secrets.token_bytes(32), private=True)
     return read_key(path)
 
 
 def read_key(path: Path) -> Key:
-    """The key in a file; refused where it was destroyed."""
+    """Return the key in a file; refuse one that was destroyed."""
     try:
         secret = path.read_bytes()
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def read_key(path: Path) -> Key:
 
 
 def destroy(path: Path) -> None:
-    """Overwrites a key and deletes it, durably; a second call after a crash finishes the first."""
+    """Overwrite a key and delete it, durably; a second call after a crash finishes the first."""
     with explained(path):
         if path.exists():
             with path.open("r+b") as file:

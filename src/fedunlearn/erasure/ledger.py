@@ -91,7 +91,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "purging": {"key": _digest, "files": _count, "withdrawn": _flag},
     RequestState.PURGED: {"files": _count, "receipt": _digest},
 }
-"""What each event may record, and in which form: codes, digests and numbers only."""
+"""The fields of each event and their forms: codes, digests and numbers only."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Entry:
 
 
 class Ledger:
-    """A file to which entries are appended; a signed head beside it says how it must end.
+    """A file to which entries are appended; a separate signed head states its end.
 
     The head announces an entry before it is appended and confirms it afterwards. So a kill in between is
-    told from an entry that somebody removed or added.
+    not mistaken for an entry that was removed or added.
     """
 
     def __init__(self, path: Path, key: KeySource, clock: Callable[[], float] = time.time) -> None:
@@ -132,7 +132,7 @@ class Ledger:
                 self._read_on()
                 self._require_head(before)
             except FedUnlearnError:
-                # Somebody may be appending just now.
+                # Another process may be appending just now.
                 if not left or self._head_bytes() == before:
                     raise
             else:
@@ -150,7 +150,7 @@ class Ledger:
         return head_at(entries, len(entries)), len(entries)
 
     def append(self, request: str, event: str, **fields: Any) -> Entry:
-        """Appends an entry durably; nothing is done before it is written."""
+        """Append an entry durably; nothing is done before it is written."""
         _check_fields(event, fields)
         with locked(self.path.with_name("ledger.lock"), wait=True):
             self._remove_torn_line()
@@ -175,14 +175,14 @@ class Ledger:
         return self._entries[-1]
 
     def settle(self) -> None:
-        """Confirms an entry that a kill left announced and written, so that nobody can remove it."""
+        """Confirm an entry that a kill left announced and written, so that its removal is noticed."""
         with locked(self.path.with_name("ledger.lock"), wait=True):
             head, length = self.head
             if length and opened(self._head_bytes().decode(), HEAD, self._public)["length"] < length:
                 self._sign_head(head, length)
 
     def _remove_torn_line(self) -> None:
-        """What a kill left of a line; call it only while holding the lock."""
+        """Remove an incomplete line that a kill left; call it only while holding the lock."""
         if not self.path.exists():
             return
         with explained(self.path), self.path.open("rb") as file:
@@ -195,7 +195,7 @@ class Ledger:
                 os.truncate(self.path, whole)
 
     def _read_on(self) -> None:
-        """Reads the entries that were appended since the last look."""
+        """Read the entries that were appended since the last look."""
         if not self.path.exists():
             content = b""
         else:

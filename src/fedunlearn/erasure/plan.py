@@ -56,7 +56,7 @@ class PhasePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an erasure will be, before anything has happened."""
+    """A preview of an erasure; nothing has happened yet."""
 
     method: str
     why: str
@@ -70,15 +70,15 @@ class Plan:
     absent: tuple[ClientId, ...]
     """Clients of the request that are not present now."""
     needs: tuple[str, ...]
-    """What the method needs beside clients."""
+    """Requirements of the method other than clients."""
     reveals: tuple[str, ...]
-    """What somebody learns, as ``who: what``."""
+    """Disclosures, as ``who: what``."""
     claim: str
     """The most that can be claimed afterwards (docs/evidence/claims.md)."""
     evidence: tuple[str, ...]
     no_evidence: tuple[str, ...]
     cautions: tuple[str, ...]
-    """What does not stop ``erase``, and should be known."""
+    """Warnings that do not stop ``erase``."""
     problems: tuple[str, ...] = ()
     """Everything for which ``erase`` refuses the request now."""
     codes: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """What the plan says about cost, time, presence, disclosure and evidence, by title."""
+        """Cost, time, presence, disclosure and evidence, by title."""
         helping = listed(self.targets) + " in every round of unlearning" if self.asks_targets else "no target"
         online = f"{helping}; at least {self.minimum} of {self.retained} retained clients in every round; "
         time = "measured on the first round"
@@ -163,7 +163,7 @@ def make_plan(
     Without a ``method``, ``recommend`` chooses one, by ``gone`` and ``poisoned``. A target whose
     updates the method uses measures the model once: fewer than ``smallest`` training examples are a problem.
     ``begun`` says that the run has recorded rounds already. ``retrainings`` is the number of retrained models
-    of the audit, and ``trained`` the number of rounds that the model was trained for, if no history tells it.
+    of the audit, and ``trained`` the number of rounds of the model's training, if no history records it.
     """
     present = federation.present()
     recorded, said = request.history.kinds, about(method or "").get("summary", "nothing is known of it")

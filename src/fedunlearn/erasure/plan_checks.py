@@ -25,7 +25,7 @@ from ..server import ASKS_THE_GONE, NEVER_TRAINED
 
 
 def about(method: str) -> Mapping[str, str]:
-    """What a method was registered with; nothing for an unknown one."""
+    """Return the registered description of a method; empty for an unknown one."""
     return next((entry.about for entry in methods if entry.name == method), {})
 
 

@@ -61,12 +61,12 @@ class Section(BaseModel):
 
 
 class RequestFacts(Section):
-    """What was asked, and when it was answered."""
+    """The request, and the times of receipt and answer."""
 
     id: Identifier
     """Of the request, as in the ledger."""
     pseudonym: Pseudonym
-    """A keyed hash of the client's name; without the key, nobody can tell who it is."""
+    """A keyed hash of the client's name; without the key, it reveals nothing."""
     scope: Scope
     legal_basis: Identifier
     """A code, such as those of ``LegalBasis``."""
@@ -106,7 +106,7 @@ class ModelAfter(Section):
 
 
 class Participants(Section):
-    """How many retained clients answered in a round of a stage."""
+    """The number of retained clients that answered in a round of a stage."""
 
     fewest: Count
     most: Count
@@ -126,12 +126,12 @@ class StageFacts(Section):
     planned: Count
     lr: Length
     stop: Status
-    """Why it ended."""
+    """The reason for its end."""
     participants: Participants
 
 
 class Procedure(Section):
-    """What was done."""
+    """The procedure that was carried out."""
 
     method: Code
     options: Annotated[dict[Code, Option], Field(max_length=LONGEST)] = {}
@@ -145,7 +145,7 @@ class Procedure(Section):
 
 
 class Safety(Section):
-    """What guards refused and did, and how the steps were; None where the method has no such number."""
+    """Refusals and actions of the guards, and measures of steps; None if the method has no such number."""
 
     refused: dict[Reason, Count] = {}
     guard_events: dict[GuardEvent, Count] = {}
@@ -214,7 +214,7 @@ class Entry(Section):
 
 
 class Evidence(Section):
-    """What was tested, and what was not."""
+    """The tests that were made, and those that were not."""
 
     grade: Grade
     entries: Annotated[tuple[Entry, ...], Field(max_length=LONGEST)] = ()
@@ -256,21 +256,21 @@ class Claimed(Section):
 
 
 class Deletion(Section):
-    """What is to be deleted, and until when."""
+    """An artefact that will be deleted, and the latest time."""
 
     what: Artefact
     by: Time
 
 
 class Kept(Section):
-    """What is kept, and why."""
+    """An artefact that is kept, and the purpose."""
 
     what: Artefact
     why: Purpose
 
 
 class Retention(Section):
-    """What is deleted and what is kept."""
+    """Deleted and kept artefacts."""
 
     to_delete: Annotated[tuple[Deletion, ...], Field(max_length=LONGEST)] = ()
     key_id: Hash | None = None
@@ -287,7 +287,7 @@ class Retention(Section):
 
 
 class Environment(Section):
-    """What computed the result."""
+    """The software and the processor."""
 
     fedunlearn: Version
     python: Version
@@ -305,7 +305,7 @@ class LedgerHead(Section):
 
 
 class Notices(Section):
-    """Who was told."""
+    """Notices to recipients of the model."""
 
     recipients_informed: Count
 
@@ -327,7 +327,7 @@ class Predicate(Section):
 
     @property
     def exact(self) -> str:
-        """What follows from the method alone, if it is exact and ran to its end; else nothing."""
+        """The statement that follows from an exact method that ran to its end; else empty."""
         return exact_sentence(self.procedure.method) if self.claim.end_state is EndState.CERTIFIED else ""
 
     @model_validator(mode="after")
@@ -344,7 +344,7 @@ class Digest(Section):
 
 
 class Annotations(Section):
-    """What else identifies the subject."""
+    """Further identification of the subject."""
 
     model_sha256: Hash
 

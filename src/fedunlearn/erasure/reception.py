@@ -1,4 +1,4 @@
-"""How a request comes in: authenticated, or refused with its own reason."""
+"""The reception of a request: authenticated, or refused with a reason of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .request_state import RequestState
 
 
 def identify(document: str) -> str:
-    """The name of a request: the beginning of its digest. It holds a random nonce, so nobody can guess it."""
+    """Return the ID of a request: the beginning of its digest, which nothing but the document reveals."""
     return hashlib.sha256(document.encode(errors="replace")).hexdigest()[:16]
 
 
 def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
-    """Takes a signed request in and authenticates it; one that is refused leaves a reason, and nothing else.
+    """Register a signed request and authenticate it; one that is refused leaves a reason, and nothing else.
 
     ``model_sha256`` is the hash of the model in production; a request may also name one that this desk has
     served before. The same document again is the same request.
@@ -66,7 +66,7 @@ def _has_key(desk: Desk, request: str) -> bool:
 
 
 def _begin(desk: Desk, request: str, digest: str, client: ClientId) -> None:
-    """Makes the key of a request and tells of its receipt."""
+    """Make the key of a request and record its receipt."""
     destroy(desk.place(request) / "key")
     key = key_in(desk.place(request) / "key")
     deadline = int(desk.clock()) + desk.policy.deadline_days * DAY

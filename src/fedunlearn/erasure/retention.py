@@ -18,7 +18,7 @@ from .keys import destroy
 from .request_state import RequestState
 
 KEPT = (CERTIFICATE, PAGE, MODEL, "purge.json")
-"""What stays in the folder of a request; everything else is deleted."""
+"""The files that stay in the folder of a request; everything else is deleted."""
 
 
 def due(desk: Desk, case: Case) -> bool:
@@ -29,7 +29,7 @@ def due(desk: Desk, case: Case) -> bool:
 
 
 def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
-    """Deletes what a request needed, destroys its key and signs a receipt; a second call finishes the first.
+    """Delete what a request needed, destroy its key and sign a receipt; a second call finishes the first.
 
     What was encrypted with the key cannot be read any more, wherever copies of it are. A request that has not
     been answered is refused unless ``withdrawn`` says that the client no longer asks.
@@ -97,7 +97,7 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
 
 
 def _delete_earlier(desk: Desk, case: Case) -> None:
-    """Deletes the model of the request before: it is the one that this request had to replace."""
+    """Delete the model of the request before: it is the one that this request had to replace."""
     if case.attempt is None or case.last("installed") is None:
         return
     for other in desk.cases():
@@ -109,12 +109,12 @@ def _delete_earlier(desk: Desk, case: Case) -> None:
 
 
 def _check_kept(case: Case, place: Path) -> None:
-    """Refuses a certificate, receipt or model that is not as the ledger says; the model may be gone."""
-    told = {name: value for entry in case.entries for name, value in entry.fields.items()}
+    """Refuse a certificate, receipt or model that is not as the ledger says; the model may be gone."""
+    recorded = {name: value for entry in case.entries for name, value in entry.fields.items()}
     for name, field in ((CERTIFICATE, "certificate"), ("purge.json", "receipt"), (MODEL, "file")):
         path = place / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
-        if found != told.get(field) and not (name == MODEL and found is None):
+        if found != recorded.get(field) and not (name == MODEL and found is None):
             raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy", code="damaged")
 
 

@@ -44,7 +44,7 @@ class DeskGuards(GuardsPlan):
 
 
 class DeskTraining(Training):
-    """How clients train locally, in every stage."""
+    """Local training of clients, in every stage."""
 
     shuffle: bool = True
     """If false, batches are visited in one fixed order; state how the model was trained."""
@@ -60,7 +60,7 @@ class Simulation(Table):
 
 
 class Policy(Table):
-    """How a desk answers requests."""
+    """The settings by which a desk answers requests."""
 
     federation: Annotated[str, Field(min_length=1, max_length=200)]
     """The name that requests state."""
@@ -87,7 +87,7 @@ class Policy(Table):
     legal_basis: LegalBasis = LegalBasis.NOT_STATED
     """A code for why data is erased, printed on the certificate."""
     recipients: Natural = 0
-    """Number of recipients of the model who are told about the erasure."""
+    """Number of recipients of the model who are informed of the erasure."""
     backup_days: Natural = 0
     """Days until backups of the desk and the model expire, printed on the certificate."""
     schedule: Stages = Stages()

@@ -22,7 +22,7 @@ class Worded(StrEnum):
 
 
 class EndState(Worded):
-    """How the run of a request ended."""
+    """The end of the run of a request."""
 
     CERTIFIED = "certified", "the procedure ran to its end"
     PARTIAL = "partial", "a participant left before the end"
@@ -32,7 +32,7 @@ class EndState(Worded):
 
 
 class Grade(Worded):
-    """Who was there to test."""
+    """The presence of the client during the tests."""
 
     G1 = "G1", "the client evaluated the model until the end"
     G2 = "G2", "the client had left; only planted canaries were tested"
@@ -40,13 +40,13 @@ class Grade(Worded):
 
 
 class Scope(Worded):
-    """What was to be forgotten."""
+    """The scope of a request."""
 
     CLIENT = "client", "everything that one client contributed"
 
 
 class LegalBasis(Worded):
-    """Why the controller erases; a certificate may state another code."""
+    """The legal basis of an erasure; a certificate may state another code."""
 
     GDPR_17_1 = "gdpr-17-1", "GDPR Art. 17(1): right to erasure"
     GDPR_17_1_A = "gdpr-17-1-a", "GDPR Art. 17(1)(a): the data are no longer necessary"
@@ -82,7 +82,7 @@ class Bucket(StrEnum):
 
 
 class Role(Worded):
-    """Who computed a number."""
+    """The party that computed a number."""
 
     TARGET = "target", "the client that asked"
     RETAINED = "retained-clients", "the retained clients"
@@ -91,11 +91,11 @@ class Role(Worded):
 
 
 class Measure(StrEnum):
-    """What was measured."""
+    """A measure of the evidence."""
 
     heading: str
     page: str
-    """Where the documentation defines it."""
+    """The page of the documentation that defines it."""
     words: str
 
     def __new__(cls, value: str, heading: str, page: str, words: str) -> Measure:
@@ -209,7 +209,7 @@ class Measure(StrEnum):
 
 
 class NotTested(Worded):
-    """What was not tested."""
+    """A test that was not made."""
 
     EVERYTHING = "behaviour", "How the model behaves on the data: no test was made."
     RETRAINING = (
@@ -239,7 +239,7 @@ ALWAYS_UNTESTED = (NotTested.SINGLE_EXAMPLES, NotTested.OTHER_ATTACKS, NotTested
 
 
 class GuardEvent(Worded):
-    """What the guards did."""
+    """An action of the guards."""
 
     SHORTENED = "target-shortened", "an update of the client was shortened"
     AMPLIFICATION = "amplification-cut", "a step that had been lengthened too much was cut"
@@ -256,7 +256,7 @@ class GuardEvent(Worded):
 
 
 class Artefact(Worded):
-    """What is deleted or kept."""
+    """Something that is deleted or kept."""
 
     ORIGINAL_MODEL = "original-model", "the model before, and everything that contains it"
     CHECKPOINTS = "checkpoints", "checkpoints of the run"
@@ -272,7 +272,7 @@ class Artefact(Worded):
 
 
 class Purpose(Worded):
-    """Why something is kept."""
+    """The purpose for which something is kept."""
 
     SERVICE = "in-service", "it is in service"
     ACCOUNTABILITY = "accountability", "to show that the request was answered"
@@ -281,7 +281,7 @@ class Purpose(Worded):
 
 
 class Backups(Worded):
-    """What becomes of backups."""
+    """The treatment of backups."""
 
     EXPIRE = "expire", "backups are overwritten by the stated date"
     NOT_COVERED = "not-covered", "this certificate does not cover backups"

@@ -46,7 +46,7 @@ class Work:
     def case(self) -> Case:
         return self.desk.case(self.request)
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def record(self, event: str, **fields: Any) -> None:
         self.desk.ledger.append(self.request, event, **fields)
 
     @property

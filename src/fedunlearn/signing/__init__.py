@@ -32,7 +32,7 @@ CLOCK_SKEW = 300  # seconds that the signer's clock may be ahead
 
 
 class Refusal(StrEnum):
-    """Why a document is refused."""
+    """The reason for which a document is refused."""
 
     MALFORMED = "malformed"
     TOO_LARGE = "too-large"
@@ -54,7 +54,7 @@ class Refusal(StrEnum):
 
 
 class Refused(FedUnlearnError):
-    """A document that nobody may act upon."""
+    """A document that must not be acted upon."""
 
     def __init__(self, reason: Refusal, sentence: str) -> None:
         super().__init__(reason, sentence, code=reason)
@@ -65,7 +65,7 @@ class Refused(FedUnlearnError):
 
 
 def sign(kind: str, payload: Mapping[str, Any], key: KeySource) -> str:
-    """Signs a payload of JSON values with a private key; ``kind`` is the envelope's payloadType."""
+    """Sign a payload of JSON values with a private key; ``kind`` is the envelope's payloadType."""
     private = read_private(key)
     require(bool(kind) and kind.isascii() and kind.isprintable(), "kind", kind, "a media type in ASCII")
     try:
@@ -83,7 +83,7 @@ def sign(kind: str, payload: Mapping[str, Any], key: KeySource) -> str:
 def opened(
     envelope: str, kind: str, public_key: KeySource, *, largest: int = LARGEST_DOCUMENT
 ) -> dict[str, Any]:
-    """Returns the payload of an envelope of this kind, signed with this key; refuses any other."""
+    """Return the payload of an envelope of this kind, signed with this key; refuse any other."""
     public = read_public(public_key)
     try:
         _check(len(envelope) <= largest, Refusal.TOO_LARGE, f"the document exceeds {largest} characters")
@@ -152,7 +152,7 @@ def request_erasure(
     valid_hours: float = 24,
     now: float | None = None,
 ) -> str:
-    """Makes and signs a request to forget ``client``; one run can use it."""
+    """Make and sign a request to forget ``client``; one run can use it."""
     fine = isinstance(valid_hours, int | float) and 1 / 3600 <= valid_hours <= LONGEST_LIFETIME / 3600
     require(fine, "valid_hours", valid_hours, "a number of hours, from one second to 31 days")
     issued = int(time.time() if now is None else now)
@@ -170,7 +170,7 @@ def check_request(
     public_key: KeySource,
     now: float | None = None,
 ) -> ErasureRequest:
-    """Returns a request signed with this key for this client, federation and model, if it is valid now.
+    """Return a request signed with this key for this client, federation and model, if it is valid now.
 
     Refuses any other; None is any federation or model. ``use_nonce`` refuses a second use.
     """
@@ -194,12 +194,12 @@ def check_request(
 
 
 def stated_client(document: str) -> str:
-    """The client that a request names, which nobody has verified: it tells whose key to check it with."""
+    """Return the client that a request names, unverified: its key is the one to check the request with."""
     return _stated(document, "client")
 
 
 def stated_model(document: str) -> str:
-    """The hash of the model that a request names, which nobody has verified."""
+    """Return the hash of the model that a request names, unverified."""
     return _stated(document, "model_sha256")
 
 
@@ -216,7 +216,7 @@ def _stated(document: str, field: str) -> str:
 
 
 def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:
-    """Claims the nonce of a request for one run, durably; refuses a request that another run has claimed.
+    """Claim the nonce of a request for one run, durably; refuse a request that another run has claimed.
 
     The same run may claim it again after a crash. A kill leaves at most a hidden file that nothing reads.
     """
@@ -274,7 +274,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _parsed(text: bytes) -> Any:
-    """Reads canonical JSON only: no duplicate keys, spaces, NaN or other spelling of a value."""
+    """Read canonical JSON only: no duplicate keys, spaces, NaN or other spelling of a value."""
     value = json.loads(text.decode("ascii"))
     if _canonical(value) != text:
         raise ValueError("not canonical")
