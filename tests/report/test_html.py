@@ -341,7 +341,7 @@ def test_the_warnings_of_rows_are_lines_of_the_page(page, comparison):
     path = comparison / "seed-2/method-01/outcome.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"warnings": ["a step was halved"]}))
     text = said(page(comparison))
-    assert "Warnings of the rows. method-01, seed 2: a step was halved. " in text
+    assert "Warnings of the rows. method-01: a step was halved (1 of 2 seeds). " in text
 
 
 def test_one_finished_row_is_one_row(page, tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..measures.metrics import Metric, metric
@@ -309,6 +310,13 @@ def warnings(judgement: Judgement) -> list[str]:
     ]
 
 
-def noted(runs: Iterable[tuple[str, Run]]) -> list[str]:
-    """Return the warnings that runs noted, a line each."""
-    return [f"{row}: {told.rstrip('.')}." for row, run in runs for told in run.outcome.get("warnings", [])]
+def noted(rows: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return the warnings of each row, a line each, with the number of seeds that noted it."""
+    lines = []
+    for row, runs in rows.items():
+        found = Counter(
+            told.rstrip(".") for run in runs for told in dict.fromkeys(run.outcome.get("warnings", []))
+        )
+        seeds = f" of {len(runs)} seeds)" if len(runs) > 1 else ""
+        lines += [f"{row}: {told}{f' ({count}{seeds}' * bool(seeds)}." for told, count in found.items()]
+    return lines

@@ -88,7 +88,7 @@ def comparison_page(collection: Collection) -> dict[str, Any]:
         "lede": headline(rows.finished, rows.judgement),
         "rule": RULE if rows.judgement.judged else "",
         "warnings": warnings(rows.judgement),
-        "noted": noted(rows.collection.labelled),
+        "noted": noted(rows.collection.rows),
         "evidence": rows_evidence(collection, rows.places),
         "cards": [],
         "results": _results(rows),
