@@ -30,7 +30,7 @@ from fedunlearn.signing import (
     sign,
     use_nonce,
 )
-from fedunlearn.signing.keys import ORDERS, read_public
+from fedunlearn.signing.keys import ORDERS, read_key
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fedunlearn[erasure]'")
 from cryptography.hazmat.primitives import hashes
@@ -125,7 +125,9 @@ def test_round_trip_with_keys_of_ssh_keygen(kind, bits, form, tmp_path):
     keygen(path, kind, bits, "-m", form)
     document = request_erasure("site-3", "clinics", MODEL, path, now=NOW)
     line = path.with_suffix(".pub")
-    as_registered_in_flower = read_public(line).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    as_registered_in_flower = read_key(line, "public").public_bytes(
+        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    )
     for public in (line, line.read_text(), line.read_bytes(), as_registered_in_flower):
         assert check(document, public).client == "site-3"
         assert key_id(public) == json.loads(document)["signatures"][0]["keyid"]

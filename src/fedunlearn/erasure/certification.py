@@ -49,12 +49,7 @@ NOTICEABLE = 0.03
 """The accuracy that retained clients may lose without a word about it."""
 RETRAINED = "retrained"
 """The folder of models that were retrained for the audit of a request."""
-DELETED = (
-    Artefact.ORIGINAL_MODEL,
-    Artefact.CHECKPOINTS,
-    Artefact.REQUEST,
-    Artefact.KEY,
-)
+DELETED = (Artefact.ORIGINAL_MODEL, Artefact.CHECKPOINTS, Artefact.REQUEST, Artefact.KEY)
 KEPT = (
     Kept(what=Artefact.CERTIFICATE, why=Purpose.ACCOUNTABILITY),
     Kept(what=Artefact.LEDGER, why=Purpose.ACCOUNTABILITY),

@@ -20,14 +20,8 @@ from .vocabulary import Grade, Measure
 from .work import Auditor, Work
 
 MEASURES = (
-    "asr",
-    "forget_acc",
-    "loss_target",
-    "r_acc",
-    "r_acc_worst",
-    "loss_retained",
-    "distance",
-    "coverage",
+    *("asr", "forget_acc", "loss_target", "r_acc", "r_acc_worst"),
+    *("loss_retained", "distance", "coverage"),
 )
 """The measures of a stage in the ledger: means over clients, never a value of an example."""
 ENDS = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..core.errors import FedUnlearnError, require
 from .keys import KeySource as KeySource
-from .keys import decoded, encoded, id_of, make_signature, read_private, read_public, verifies
+from .keys import decoded, encoded, id_of, make_signature, read_key, verifies
 from .keys import key_id as key_id
 from .keys import new_key as new_key
 from .keys import public_part as public_part
@@ -66,7 +66,7 @@ class Refused(FedUnlearnError):
 
 def sign(kind: str, payload: Mapping[str, Any], key: KeySource) -> str:
     """Sign a payload of JSON values with a private key; ``kind`` is the envelope's payloadType."""
-    private = read_private(key)
+    private = read_key(key, "private")
     require(bool(kind) and kind.isascii() and kind.isprintable(), "kind", kind, "a media type in ASCII")
     try:
         body = _canonical(dict(payload))
@@ -84,7 +84,7 @@ def opened(
     envelope: str, kind: str, public_key: KeySource, *, largest: int = LARGEST_DOCUMENT
 ) -> dict[str, Any]:
     """Return the payload of an envelope of this kind, signed with this key; refuse any other."""
-    public = read_public(public_key)
+    public = read_key(public_key, "public")
     try:
         _check(len(envelope) <= largest, Refusal.TOO_LARGE, f"the document exceeds {largest} characters")
         document = _parsed(envelope.encode())

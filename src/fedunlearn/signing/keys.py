@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..core.errors import FedUnlearnError, require
 
@@ -31,7 +31,7 @@ ORDERS = {
 
 def key_id(public_key: KeySource) -> str:
     """SHA-256 of the key's DER SubjectPublicKeyInfo in hex: the keyid of its signatures."""
-    return id_of(read_public(public_key))
+    return id_of(read_key(public_key, "public"))
 
 
 def new_key() -> bytes:
@@ -47,7 +47,7 @@ def public_part(private_key: KeySource) -> bytes:
     """The public key of a private one, in PEM form: what others verify its documents with."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    public = read_private(private_key).public_key()
+    public: PublicKey = read_key(private_key, "private").public_key()
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -99,19 +99,8 @@ def id_of(key: PublicKey) -> str:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def read_private(source: KeySource) -> PrivateKey:
-    """Return the private key of a source."""
-    key: PrivateKey = _key(source, "private")
-    return key
-
-
-def read_public(source: KeySource) -> PublicKey:
-    """Return the public key of a source."""
-    key: PublicKey = _key(source, "public")
-    return key
-
-
-def _key(source: KeySource, which: str) -> Any:
+def read_key(source: KeySource, which: Literal["private", "public"]) -> Any:
+    """Return the private or public key of a source."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
