@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ..measures.metrics import Metric, metric
 from .runs import Run
@@ -314,9 +315,8 @@ def noted(rows: Mapping[str, Sequence[Run]]) -> list[str]:
     """Return the warnings of each row, a line each, with the number of seeds that noted it."""
     lines = []
     for row, runs in rows.items():
-        found = Counter(
-            told.rstrip(".") for run in runs for told in dict.fromkeys(run.outcome.get("warnings", []))
-        )
-        seeds = f" of {len(runs)} seeds)" if len(runs) > 1 else ""
-        lines += [f"{row}: {told}{f' ({count}{seeds}' * bool(seeds)}." for told, count in found.items()]
+        every = (dict.fromkeys(run.outcome.get("warnings", [])) for run in runs)
+        for told, count in Counter(chain.from_iterable(every)).items():
+            seeds = f" ({count} of {len(runs)} seeds)" if len(runs) > 1 else ""
+            lines.append(f"{row}: {told.rstrip('.')}{seeds}.")
     return lines
