@@ -56,13 +56,9 @@ def erase(
     with locked(desk.folder / "work.lock"):
         desk.ledger.settle()
         case = desk.case(request)
-        if not case.state.accepted:
-            raise FedUnlearnError(f"request {request} is {case.state}: {case.next_step}")
-        if case.purging:
-            done = case.state is RequestState.PURGED
-            raise FedUnlearnError(
-                f"request {request} is {'purged' if done else 'being purged: ' + case.next_step}"
-            )
+        if not case.state.accepted or case.purging:
+            code = "unfinished" if case.state.open else "finished"
+            raise FedUnlearnError(f"request {request} is {case.state}: {case.next_step}", code=code)
         document = desk.document(request)
         client = stated_client(document)
         work = Work(desk, request, client, federation, model, gone, engine)
