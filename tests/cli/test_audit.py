@@ -184,6 +184,7 @@ def test_compare_audits_its_runs_and_shows_the_evidence(here, finished, tmp_path
     assert evidence(tmp_path / "runs/seed-1/finetune")["models"]["retrained"]["made"] == "on demand"
 
 
+@pytest.mark.wording
 def test_a_checkpoint_has_no_known_budget_so_a_retraining_must_be_named(here, finished, refused_here):
     start = finished / "finetune" / "omega0.safetensors"
     run = finished / "started"
@@ -256,6 +257,7 @@ def test_samples_and_classes_are_audited_too(finished, level, targets, examples,
     assert len(found.influence["accuracy"]) == members  # the unseen data of a sample is its client's
 
 
+@pytest.mark.wording
 def test_what_cannot_be_audited_is_refused_in_one_sentence(refused_here, finished, tmp_path):
     run, retrain = finished / "finetune", finished / "retrain"
     assert "only a retraining is a standard" in refused_here("audit", run, "--against", run)

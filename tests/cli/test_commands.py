@@ -123,6 +123,7 @@ def test_data_get_of_what_is_here_loads_nothing(here):
     assert here("data", "get", "fashion-demo").stdout.strip().endswith("fashion-demo.safetensors.xz")
 
 
+@pytest.mark.wording
 def test_data_get_without_network_says_so(refused_here, tmp_path, monkeypatch):
     monkeypatch.setattr("fedunlearn.data.download.RETRIES", 0)  # before each it waits for seconds
     sentence = refused_here(
@@ -132,6 +133,7 @@ def test_data_get_without_network_says_so(refused_here, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*ubyte*"))
 
 
+@pytest.mark.wording
 def test_run_leaves_a_whole_folder_and_says_where(fedunlearn, here, small, tmp_path):
     result = fedunlearn("run", small, "seed=2", "unlearning.rounds=1")
     assert result.returncode == 0, result.stderr
@@ -191,6 +193,7 @@ def test_some_rows_of_a_comparison_may_take_what_others_refuse_and_lose_none(her
     assert lasting.count("| finetune |") == 3
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_without_an_extra_the_run_is_whole_and_one_sentence_names_it(
     apart, small, tmp_path, monkeypatch, package

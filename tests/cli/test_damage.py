@@ -30,6 +30,7 @@ def another_digit(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("command", ["report", "resume", "audit", "run"])
 @pytest.mark.parametrize(
     "name",
@@ -44,6 +45,7 @@ def test_a_command_refuses_a_damaged_folder_and_changes_nothing(refused_here, sm
     assert state(run) == before
 
 
+@pytest.mark.wording
 def test_a_comparison_refuses_a_damaged_run(here, refused_here, small, tmp_path):
     small.write_text(small.read_text() + "[methods.fedosd]\n[methods.finetune]\n")
     assert here("compare", small, "--out", "both").returncode == 0
@@ -54,6 +56,7 @@ def test_a_comparison_refuses_a_damaged_run(here, refused_here, small, tmp_path)
         assert f"fedosd/{name} " in refused_here("compare", small, "--out", name)
 
 
+@pytest.mark.wording
 def test_a_model_from_the_cache_is_verified(refused_here, here, small, tmp_path):
     own = {"FEDUNLEARN_CACHE": str(tmp_path / "cache")}
     assert here("run", small, "seed=1", "--out", "one", **own).returncode == 0
@@ -82,6 +85,7 @@ def _omega0(folder: Path) -> bytes:
     return model_hash(read_state(path)[0]).encode()
 
 
+@pytest.mark.wording
 @pytest.mark.filterwarnings("default:no manifest says how")
 def test_a_folder_without_a_manifest_is_shown_with_a_note(here, refused_here, run):
     assert here("report", run).returncode == 0
@@ -94,6 +98,7 @@ def test_a_folder_without_a_manifest_is_shown_with_a_note(here, refused_here, ru
     assert "not continued or audited" in refused_here("audit", run)
 
 
+@pytest.mark.wording
 @pytest.mark.filterwarnings("default:.*continues from the checkpoint before")
 def test_a_bad_checkpoint_costs_some_rounds_and_not_the_run(
     here, refused_here, small, whole, cache, tmp_path, monkeypatch

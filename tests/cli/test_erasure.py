@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support.codes import refused
 from support.desks import contents
 from support.interruptions import stopped
 
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.core.hashes import module_hash
 from fedunlearn.erasure import RequestState, open_desk
 from fedunlearn.experiment.practice import PracticeDesk, make_desk
@@ -148,6 +148,7 @@ def test_a_forgotten_client_takes_no_part_in_the_next_request(here, desk):
     assert "client-1" not in (desk / "suppressed.json").read_text()
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("changes", "reason", "sentence"),
     [
@@ -183,6 +184,7 @@ def test_a_request_that_was_interrupted_is_continued_to_the_same_model(here, des
     assert events(desk) == events(tmp_path / "other")
 
 
+@pytest.mark.wording
 def test_what_cannot_be_answered_yet_stays_open(here, desk):
     settings(desk, method='"federaser"')
     result = here("erase", "desk", signed(desk))
@@ -194,6 +196,7 @@ def test_what_cannot_be_answered_yet_stays_open(here, desk):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.wording
 def test_a_request_can_be_purged_without_an_answer(here, desk):
     settings(desk, method='"federaser"')
     here("erase", "desk", signed(desk))
@@ -210,6 +213,7 @@ def test_a_request_can_be_purged_without_an_answer(here, desk):
     assert "there is no request '0123'" in result.stderr
 
 
+@pytest.mark.wording
 def test_a_second_desk_is_not_made_in_the_same_folder(here, desk, tmp_path):
     (tmp_path / "world.toml").write_text(WORLD)
     result = here("desk", "desk", "world.toml")
@@ -217,6 +221,7 @@ def test_a_second_desk_is_not_made_in_the_same_folder(here, desk, tmp_path):
     assert "is a desk already" in result.stderr
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("name", ["experiment.toml", "model.safetensors", "controller.key", ".notes"])
 def test_a_desk_replaces_no_file_of_the_user(refused_here, tmp_path, name):
     (tmp_path / "mine").mkdir()
@@ -237,6 +242,7 @@ def test_a_desk_that_was_interrupted_in_training_is_made_by_the_same_command(her
     assert here("requests", "desk").returncode == 0
 
 
+@pytest.mark.wording
 def test_a_desk_whose_writing_was_interrupted_is_completed(made, desk, tmp_path):
     world = made.parent / "world.toml"
     (desk / "desk.toml").unlink()
@@ -251,7 +257,7 @@ def test_a_desk_whose_writing_was_interrupted_is_completed(made, desk, tmp_path)
     make_desk(begun, world, workers=1)
     (begun / "desk.toml").unlink()
     (begun / "controller.key").write_text("no key")
-    with pytest.raises(FedUnlearnError, match=r"begun.controller\.key: the private key is not"):
+    with refused("key", says=r"begun.controller\.key: the private key is not"):
         make_desk(begun, world, workers=1)
 
 
@@ -274,6 +280,7 @@ def test_a_desk_finds_the_files_that_its_experiment_names(made, apart, tmp_path)
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -299,6 +306,7 @@ def test_the_settings_of_a_made_desk_are_those_of_its_experiment(desk):
     assert sorted(values["clients"]) == [f"client-{number}" for number in range(4)]
 
 
+@pytest.mark.wording
 def test_commands_say_what_is_not_a_desk(here, tmp_path):
     result = here("requests", "nowhere")
     assert result.returncode == 2
@@ -317,6 +325,7 @@ def test_a_client_that_is_gone_is_not_measured(here, desk):
     assert not {"forget_acc", "loss_target"} & end.fields["measures"].keys()
 
 
+@pytest.mark.wording
 def test_a_control_cannot_answer_a_request(here, desk):
     signed(desk)
     settings(desk, method='"finetune"')
@@ -325,6 +334,7 @@ def test_a_control_cannot_answer_a_request(here, desk):
     assert "forgets nothing" in result.stderr
 
 
+@pytest.mark.wording
 def test_requests_tell_reasons_and_withdrawals(here, desk):
     settings(desk, method='"federaser"')
     here("erase", "desk", signed(desk))
@@ -339,6 +349,7 @@ def test_requests_tell_reasons_and_withdrawals(here, desk):
     assert "there is neither a file nor a request named nothing.json" in result.stderr
 
 
+@pytest.mark.wording
 @pytest.mark.filterwarnings(
     "ignore:unlearning ended in round 1 of 3", "ignore:the loss on the data to be forgotten"
 )

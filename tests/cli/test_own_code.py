@@ -51,6 +51,7 @@ def test_a_method_of_one_phase_is_described(apart, mine):
     assert "one phase" in result.stdout
 
 
+@pytest.mark.wording
 def test_a_run_continues_with_the_code_that_it_began_with(apart, refused_apart, small, mine, tmp_path):
     small.write_text('use = ["code/mine.py"]\nmethod = "mine"\n' + small.read_text())
     assert apart("run", small, "--out", "run").returncode == 0
@@ -64,6 +65,7 @@ def test_a_run_continues_with_the_code_that_it_began_with(apart, refused_apart, 
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
@@ -79,12 +81,14 @@ def test_bad_code_is_told_by_file_and_line(refused_here, mine, code, sentence):
     assert f"code/mine.py, {sentence}" in refused_here("methods", "--use", "code/mine.py")
 
 
+@pytest.mark.wording
 def test_code_that_is_not_there(refused_here, small):
     assert "cannot read" in refused_here("run", small, "--use", "nowhere.py")
     small.write_text('use = ["nowhere.py"]\n' + small.read_text())
     assert "nowhere.py: No such file" in refused_here("run", small)
 
 
+@pytest.mark.wording
 def test_a_model_that_wants_all_memory_ends_in_one_sentence(refused_apart, small, tmp_path):
     (tmp_path / "hungry.py").write_text(
         "import multiprocessing\nimport torch\nfrom fedunlearn import model\n\n\n"

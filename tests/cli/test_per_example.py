@@ -59,6 +59,7 @@ def test_the_result_does_not_depend_on_workers_or_other_methods(here, world, tmp
     assert other["reset"] != again["reset"]
 
 
+@pytest.mark.wording
 def test_a_method_that_fails_does_not_cost_the_others(world):
     found = per_example(read(world, ["unlearning.lr=1e20"]), ["ascent", "retrain"], federations=8, workers=1)
     assert list(found.rows) == ["retrain again", "ω⁰", "retrain"]
@@ -66,6 +67,7 @@ def test_a_method_that_fails_does_not_cost_the_others(world):
     assert "not finite" in found.failed["ascent"]
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("words", "said"),
     [

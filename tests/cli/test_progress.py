@@ -224,6 +224,7 @@ def ended(phase, done, status=Status.DONE, reason=STOP, stopped=STOP):
     return Event(progress, PHASES, event(phase, done, **SCORES).metrics)
 
 
+@pytest.mark.wording
 def test_a_stop_by_guards_is_told_at_once_with_what_is_left(caplog):
     events = start(), event(0, 1), ended(0, 2), ended(1, 2, Status.RUNNING, reason="")
     told = (
@@ -242,6 +243,7 @@ def test_a_stop_by_guards_is_told_at_once_with_what_is_left(caplog):
     assert [record.message.endswith("; stopped by guards") for record in caplog.records[2:]] == [1, 0, 1]
 
 
+@pytest.mark.wording
 def test_a_failed_round_is_told_with_its_reason(caplog):
     failed = ended(1, 1, Status.MISSING_REPLY, "nobody answered", stopped="")
     told = "post-training failed (missing_reply): nobody answered"

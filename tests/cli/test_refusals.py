@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -39,6 +40,7 @@ def test_a_bad_setting(refused_here, small, change, sentence):
     assert sentence in refused_here("run", small, change, *partition)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -64,6 +66,7 @@ def test_bad_words(refused_here, words, sentence):
     assert sentence in refused_here(*words)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -78,11 +81,13 @@ def test_broken_toml(refused_here, small, text, sentence):
     assert sentence in refused_here("compare", small)
 
 
+@pytest.mark.wording
 def test_a_comparison_is_no_experiment(refused_here, small):
     small.write_text("[methods.fedosd]\n")
     assert "is a comparison: run it with `fedunlearn compare" in refused_here("run", small)
 
 
+@pytest.mark.wording
 def test_data_that_are_not_here(refused_here, small, tmp_path):
     sentence = refused_here("run", small, "data.dataset=mnist", FEDUNLEARN_DATA=str(tmp_path))
     assert "was not found in" in sentence
@@ -92,6 +97,7 @@ def test_data_that_are_not_here(refused_here, small, tmp_path):
     assert f"FEDUNLEARN_DATA names {nowhere}, which is not a folder" in sentence
 
 
+@pytest.mark.wording
 def test_a_minimum_that_the_retained_clients_cannot_meet_is_refused_before_pre_training(
     refused_here, small, tmp_path
 ):

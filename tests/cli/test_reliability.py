@@ -118,6 +118,7 @@ def test_a_command_that_the_desk_suggests_can_be_pasted(refused_here):
     assert shlex.split(suggested) == ["fedunlearn", "desk", "it's  ours"]
 
 
+@pytest.mark.wording
 def test_a_finished_folder_and_one_of_another_run(refused_here, here, small, tmp_path):
     assert here("run", small, "--out", "run").returncode == 0
     assert "is finished" in refused_here("run", small, "--out", "run")
@@ -144,6 +145,7 @@ def test_two_processes_on_one_folder(refused_apart, small, tmp_path):
         assert "another process is using run" in refused_apart("run", small, "--out", "run")
 
 
+@pytest.mark.wording
 @pytest.mark.filterwarnings("default:4 workers are enough")
 def test_more_workers_than_clients_are_not_started(here, small):
     result = here("run", small, "unlearning.rounds=1", "--workers", 100_000)
@@ -151,6 +153,7 @@ def test_more_workers_than_clients_are_not_started(here, small):
     assert result.stdout.count("note: 4 workers are enough for 4 clients") == 1
 
 
+@pytest.mark.wording
 def test_divergence_keeps_the_last_good_checkpoint_and_notices_damage(refused_here, small, tmp_path, cache):
     sentence = refused_here("run", small, "recovery.lr=1e6", "recovery.rounds=30", "--out", "run", code=3)
     assert "diverged" in sentence

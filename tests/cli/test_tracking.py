@@ -42,6 +42,7 @@ def test_compare(here, small, tmp_path):
     }
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_an_unknown_tracker_is_refused_before_anything_runs(command, refused_here, small, tmp_path):
     said = refused_here(command, small, "--track", "mlfow")

@@ -54,6 +54,7 @@ def test_an_exact_method_speaks_for_itself_also_in_an_old_certificate(here, tmp_
         assert "This model never saw" not in other.page
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -72,6 +73,7 @@ def test_a_failed_check_is_one_sentence_and_exit_code_2(here, made, options, tol
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.wording
 def test_an_edited_certificate_is_refused(here, made, tmp_path):
     path = tmp_path / "certificate.json"
     path.write_text(made.document.replace('"sig":"', '"sig":"A', 1))

@@ -11,11 +11,12 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord
 from flwr.common.constant import ErrorCode
+from support.codes import refused, warned
 from support.federations import holdings, network
 from support.flower_apps import CLIENTS, QUICK, Grid, existing, grid, number_of, served
 from torch import nn
 
-from fedunlearn import FedUnlearnError, Mean, Reply, Schedule, Terms, flatten, forget, train
+from fedunlearn import Mean, Reply, Schedule, Terms, flatten, forget, train
 from fedunlearn.core import Failure, Reason
 from fedunlearn.core.messages import Replies
 from fedunlearn.driver.gate import admit
@@ -63,7 +64,7 @@ def test_bytes_that_are_no_array_make_a_client_missing(data):
         reply.content.array_records["tensors 0"]["displacement"].data = data
 
     federation = connected(answering(served(NAME), damage, "train.job"))
-    with pytest.warns(UserWarning, match="site-2 sent an array"):
+    with warned("no-reply", says="site-2 sent an array"):
         replies = federation.exchange(jobs(), Terms(batch_size=4))
     assert replies.missing["site-2"].reason is Reason.FIELD
     assert len(replies) == 4
@@ -87,7 +88,7 @@ def test_a_node_whose_introduction_is_nonsense_is_left_out(told):
     nodes.gone.add(late)
     federation = flower.connect(nodes, network(NAME), clients=4, patience=QUICK)
     nodes.gone.clear()
-    with pytest.warns(UserWarning, match="a node sent .* left out"):
+    with warned("absent", says="a node sent .* left out"):
         assert federation.present() == {*CLIENTS} - {"site-2"}
     assert len(federation.exchange({client: jobs()[client] for client in federation.present()})) == 4
 
@@ -170,7 +171,7 @@ def test_an_introduction_that_fails_once_is_repeated():
             raise OSError("the disk is busy")
         return app(message, context)
 
-    with pytest.warns(UserWarning, match="the disk is busy"):
+    with warned("absent", says="the disk is busy"):
         assert len(connected(unsteady, flower.Patience(5.0, 3.0)).present()) == 5
 
 
@@ -179,8 +180,8 @@ def test_a_node_that_never_introduces_itself_is_named_in_the_refusal():
         raise OSError("the disk is gone")
 
     with (
-        pytest.warns(UserWarning, match="the disk is gone"),
-        pytest.raises(FedUnlearnError, match=r"0 of 5 clients .* a node sent an error .*the disk is gone"),
+        warned("absent", says="the disk is gone"),
+        refused("absent", says=r"0 of 5 clients .* a node sent an error .*the disk is gone"),
     ):
         connected(broken)
 
@@ -196,7 +197,7 @@ def test_a_node_that_comes_back_with_another_model_refuses_its_jobs():
 
     federation = connected(restarting)
     back.append(True)
-    with pytest.warns(UserWarning, match="site-3 refused the job: the server has another model"):
+    with warned("no-reply", says="site-3 refused the job: the server has another model"):
         replies = federation.exchange(jobs())
     assert replies.missing.keys() == {"site-3"}
 
@@ -204,7 +205,7 @@ def test_a_node_that_comes_back_with_another_model_refuses_its_jobs():
 @pytest.mark.parametrize("name", ["ward #4", "two\nlines", "x" * 201])
 def test_a_name_that_cannot_be_used_is_left_out_with_its_reason(name):
     nodes = grid(served(NAME), names=(*CLIENTS[:4], name))
-    with pytest.warns(UserWarning, match="has a name that cannot be used"):
+    with warned("absent", says="has a name that cannot be used"):
         federation = flower.connect(nodes, network(NAME), clients=4, patience=QUICK)
     assert federation.present() == {*CLIENTS[:4]}
 
@@ -215,7 +216,7 @@ def test_two_nodes_of_one_name_in_mid_run_are_both_left_out():
     nodes.gone.add(second)
     federation = flower.connect(nodes, network(NAME), clients=4, patience=QUICK)
     nodes.gone.clear()
-    with pytest.warns(UserWarning, match="two nodes are online under the name 'site-1'"):
+    with warned("absent", says="two nodes are online under the name 'site-1'"):
         assert federation.present() == {"site-0", "site-2", "site-3"}
 
 
@@ -224,6 +225,7 @@ def test_a_node_with_an_unreadable_key_is_nameless_and_nothing_else():
     assert len(flower.connect(nodes, network(NAME), clients=5, keys={"00": "nobody"}).present()) == 5
 
 
+@pytest.mark.wording
 def test_what_a_client_says_about_its_failure_is_one_short_line():
     failure = Failure(Reason.FAILED, "x\n\033[31mred\x07" + "y" * 10_000_000)
     assert failure.detail.isprintable()
@@ -231,6 +233,7 @@ def test_what_a_client_says_about_its_failure_is_one_short_line():
     assert failure.detail.startswith("x [31mred yyy")
 
 
+@pytest.mark.wording
 def test_a_flood_of_scores_is_refused():
     params = flatten(network(NAME))
     scores = {f"score_{number}": Mean(1.0, 1) for number in range(20_000)}
@@ -272,7 +275,7 @@ def test_frozen_weights_of_one_client_reach_nobody_else():
     )
     asked = dict.fromkeys(CLIENTS, train(flatten(frozen())))
     for _ in range(2):
-        with pytest.warns(UserWarning, match="site-4 sent other values of '1.weight', which is frozen"):
+        with warned("no-reply", says="site-4 sent other values of '1.weight', which is frozen"):
             replies = federation.exchange(asked)
         assert replies.missing.keys() == {"site-4"}
     assert all(torch.equal(weight, frozen()[1].weight) for weight in seen)
@@ -284,7 +287,7 @@ def test_weights_of_another_kind_of_number_are_refused(dtype):
     federation = flower.connect_existing(
         grid(answering(existing(NAME), change, "train")), network(NAME), clients=5, patience=QUICK
     )
-    with pytest.warns(UserWarning, match=r"site-2 sent weights '1.weight' of type"):
+    with warned("no-reply", says=r"site-2 sent weights '1.weight' of type"):
         replies = federation.exchange(jobs())
     assert replies.missing["site-2"].reason is Reason.DTYPE
 
@@ -297,7 +300,7 @@ def test_a_model_with_other_state_than_tensors_is_refused_at_once():
         def set_extra_state(self, state: int) -> None:
             pass
 
-    with pytest.raises(FedUnlearnError, match=r"the model's state has '1\._extra_state', a int"):
+    with refused("client", says=r"the model's state has '1\._extra_state', a int"):
         flower.connect_existing(
             grid(existing(NAME)), nn.Sequential(nn.Flatten(), Counting(36, 3)), clients=5, patience=QUICK
         )
@@ -312,5 +315,5 @@ def test_losses_that_are_not_finite_end_the_run(tmp_path):
     for number in range(5):
         app = answering(app, ruined, "evaluate", number)
     federation = flower.connect_existing(grid(app), network(NAME), clients=5, patience=QUICK)
-    with pytest.raises(FedUnlearnError, match="no loss that clients measured is finite"):
+    with refused("diverged", says="no loss that clients measured is finite"):
         forget(federation, network(NAME), ["site-1"], tmp_path, method="fedosd", schedule=SCHEDULE)

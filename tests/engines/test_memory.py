@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.codes import refused
 from support.federations import forget, holdings, network
 
-from fedunlearn import FedUnlearnError, Parallel, Sequential, Terms, flatten, train
+from fedunlearn import Parallel, Sequential, Terms, flatten, train
 from fedunlearn.engines.memory import SharedMemory
 
 
@@ -40,7 +41,7 @@ def test_who_keeps_a_little_does_not_keep_a_lot():
 @pytest.mark.parametrize("elements", [2**46, 2**61])
 def test_more_than_the_machine_has_is_one_sentence(elements):
     memory = SharedMemory()
-    with pytest.raises(FedUnlearnError, match=r"\d MB of displacements do not fit into memory, nor .*: set"):
+    with refused("environment", says=r"\d MB of displacements do not fit into memory, nor .*: set"):
         memory.take((torch.float32, (elements,)))
     memory.take((torch.float32, (100,)))
     assert held(memory) == 4096

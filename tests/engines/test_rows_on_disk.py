@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.codes import refused
 from support.federations import forget, holdings, network
 
-from fedunlearn import FedUnlearnError, Parallel, Sequential, Terms, flatten, train
+from fedunlearn import Parallel, Sequential, Terms, flatten, train
 from fedunlearn.core import rows
 from fedunlearn.engines.memory import SharedMemory
 from fedunlearn.maths.paging import let_go
@@ -80,14 +81,14 @@ def test_a_full_disk_is_one_sentence(no_memory, monkeypatch, make):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(FedUnlearnError, match=r"3 MB of displacements do not fit .*No space.*: set TMPDIR"):
+    with refused("environment", says=r"3 MB of displacements do not fit .*No space.*: set TMPDIR"):
         make()
 
 
 @pytest.mark.parametrize("make", [lambda: rows.empty(3, MEGABYTE), lambda: _taken()])
 def test_a_folder_that_cannot_be_written_to_is_one_sentence(no_memory, monkeypatch, make):
     monkeypatch.setattr("tempfile.tempdir", str(no_memory / "missing"))
-    with pytest.raises(FedUnlearnError, match=r"need a temporary file, and none can .*No such.*: set TMPDIR"):
+    with refused("environment", says=r"need a temporary file, and none can .*No such.*: set TMPDIR"):
         make()
 
 

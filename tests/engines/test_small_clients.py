@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.codes import warned
 from torch import nn
 
 from fedunlearn import Classification, Examples, Parallel, Sequential, Terms, flatten, train
@@ -88,7 +89,7 @@ def test_a_client_that_fails_does_not_take_its_group_along():
     expected = Sequential(model, data).exchange(dict.fromkeys(data, job), TERMS)
     broken = Sequential(model, data)
     data["site-01"].x.resize_(12, 99)  # after the engine has checked it
-    with pytest.warns(UserWarning, match="site-01 failed"):
+    with warned("no-reply", says="site-01 failed"):
         replies = broken.exchange(dict.fromkeys(data, job), TERMS)
     assert data.keys() - replies == {"site-01"}
     assert all(torch.equal(replies[client].moved, expected[client].moved) for client in replies)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.codes import refused
 from support.desks import TARGET, Unsteady, answer, contents, document, opened, repeatable, started, way
 from support.file_events import watch
 
-from fedunlearn import FedUnlearnError
 from fedunlearn.erasure import purge
 from fedunlearn.erasure.keys import read_key
 from fedunlearn.runs import read_state
@@ -223,7 +223,7 @@ def purge_killed(certified: Path, whole: dict[str, bytes], place: Path, number: 
     assert case.state == "purged"
     assert contents(folder) == whole
     assert not list(folder.rglob("key"))
-    with pytest.raises(FedUnlearnError, match="is gone"):
+    with refused("purged", says="is gone"):
         opened(folder).key(request)
     shutil.rmtree(folder)
     return struck

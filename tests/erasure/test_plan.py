@@ -18,6 +18,7 @@ from support.closed_form import (
     recorded,
     request,
 )
+from support.codes import refused
 from support.desks import (
     FEDERATION,
     NOW,
@@ -109,7 +110,7 @@ def public_bytes(name: str, rows, key: str) -> int:
 
 def test_a_phase_cannot_ask_a_target_that_it_does_not_declare(monkeypatch):
     monkeypatch.setattr(type(phases("fedosd")[0]), "asks", RETAINED)
-    with pytest.raises(FedUnlearnError, match="asks the target 'site-1', and the phase declares"):
+    with refused("unsuitable", says="asks the target 'site-1', and the phase declares"):
         unlearn(phases("fedosd"), request(), Quadratics())
 
 
@@ -128,6 +129,7 @@ def test_drawn_participants_are_counted():
     assert federation.messages <= plan.total("messages") < planned("fast-retrain", HARMLESS).total("messages")
 
 
+@pytest.mark.wording
 def test_all_problems_are_told_at_once():
     asked = replace(request(history=History()), fresh=None, shapes={}, public=None)
     quiet = Counted(without=("site-1", "site-3", "site-4"))
@@ -150,6 +152,7 @@ def test_all_problems_are_told_at_once():
     assert "site-3, site-4 will not take part" in "\n".join(plan.cautions)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
@@ -164,6 +167,7 @@ def test_a_method_that_cannot_be_made_or_started_is_a_problem(name, options, sai
     assert plan.problems == (said,)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("need", ["public", "labels", "norms", "cluster", "residuals", "shapes"])
 def test_what_a_method_needs_and_nobody_recorded_is_a_problem(need):
     name = {"public": "fedkdu", "labels": "fedquit", "cluster": "knot", "shapes": "not"}.get(need)
@@ -187,6 +191,7 @@ def test_a_target_that_is_gone_is_not_asked():
     assert federation.messages == 0
 
 
+@pytest.mark.wording
 def test_a_small_target_is_a_problem_only_for_methods_that_use_its_updates():
     """It has 11 examples; the plan does not tell the number."""
     for name, ready in (("fedosd", False), ("fedkdu", False), ("fast-retrain", True)):
@@ -263,6 +268,7 @@ def test_what_did_badly_with_clean_targets_is_a_caution():
     assert any("is a control" in each for each in planned("finetune").cautions)
 
 
+@pytest.mark.wording
 def test_a_plan_is_json_and_sentences():
     plan = make_plan(Quadratics(), request(), "fedosd", SCHEDULE)
     read = json.loads(json.dumps(plan.as_dict(), allow_nan=False))
@@ -297,6 +303,7 @@ def flower_request(name: str) -> Request:
     )
 
 
+@pytest.mark.wording
 def test_what_an_existing_app_cannot_do_is_a_problem():
     federation = flower.connect_existing(
         grid(existing("perceptron")), model_of("perceptron"), clients=5, patience=QUICK

@@ -61,6 +61,7 @@ ROUNDS, MEASURED, AUDITED = (3, 6, 8), (10, 18), 19
 """The exchanges in which the target unlearns, measures the ends of stages, and compares models."""
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("left_at", [1, *ROUNDS, *MEASURED, AUDITED])
 def test_a_target_that_leaves_is_partly_answered_and_the_answer_goes_on_when_it_is_back(
     new, whole, left_at, tmp_path

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.audits import TARGET
+from support.codes import refused
 
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import collect, read_evidence, read_run, write_report
 from fedunlearn.report.account import WORDS
 from fedunlearn.report.html.evidence import rows_evidence, run_evidence
@@ -273,5 +273,5 @@ def test_what_clients_and_models_are_called_is_escaped(audited, audit_of):
 )
 def test_damaged_evidence_is_one_sentence(audited, audit_of, change):
     (audited / "evidence.json").write_text(json.dumps(audit_of("under") | change))
-    with pytest.raises(FedUnlearnError, match=r"evidence\.json is not (JSON|the evidence of an audit)"):
+    with refused("invalid", says=r"evidence\.json is not (JSON|the evidence of an audit)"):
         write_report(collect([audited]), audited / "page.html")

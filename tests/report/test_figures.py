@@ -4,8 +4,8 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
+from support.codes import refused
 
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import read_run
 from fedunlearn.report.figures import curves
 
@@ -41,5 +41,5 @@ def test_a_run_without_backdoor_or_without_rounds_can_be_drawn(folder):
 
 def test_without_matplotlib_one_sentence_names_the_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(FedUnlearnError, match=r"fedunlearn\[report\]"):
+    with refused("invalid", says=r"fedunlearn\[report\]"):
         curves(read_run(folder))

@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.codes import refused
 from typer.testing import CliRunner
 
 from fedunlearn.cli.commands import app
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.experiment import Experiment
 from fedunlearn.experiment.comparison import read_comparison
 from fedunlearn.report import (
@@ -168,7 +168,7 @@ def test_a_client_without_a_number_is_damage(page, clients_run):
     path.write_text(
         re.sub(r'"r_acc client-2": [\d.]+', '"r_acc client-2": "much"', path.read_text(), count=1)
     )
-    with pytest.raises(FedUnlearnError, match="line 1 is not a valid row"):
+    with refused("invalid", says="line 1 is not a valid row"):
         page(clients_run)
 
 
@@ -440,20 +440,20 @@ def test_numbers_that_are_not_finite_are_left_out_of_figures(page, folder):
 )
 def test_damage_is_one_sentence(page, folder, name, content, sentence):
     (folder / name).write_text(content, encoding="latin-1")
-    with pytest.raises(FedUnlearnError, match=sentence):
+    with refused("damaged", "invalid", says=sentence):
         page(folder)
 
 
 def test_a_folder_that_is_no_run_is_refused(page, tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(FedUnlearnError, match="name the folder of a run, of a comparison or of a"):
+        with refused("invalid", says="name the folder of a run, of a comparison or of a"):
             page(folder)
 
 
 def test_without_jinja2_one_sentence_names_the_extra(page, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(FedUnlearnError, match=r"fedunlearn\[report\]"):
+    with refused("invalid", says=r"fedunlearn\[report\]"):
         page(folder)
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.codes import refused
 
-from fedunlearn.core import FedUnlearnError
 from fedunlearn.report import (
     collect,
     comparison_tables,
@@ -125,15 +125,13 @@ def test_the_verdict_of_a_run_that_never_left_its_start(folder):
 
 def test_a_run_that_ended_and_lost_its_metrics_is_no_new_one(folder):
     (folder / "metrics.jsonl").unlink()
-    with pytest.raises(FedUnlearnError, match=r"has no metrics\.jsonl"):
+    with refused("missing", says=r"has no metrics\.jsonl"):
         read_run(folder)
 
 
 def test_a_run_that_ended_with_empty_metrics_is_damaged(folder):
     (folder / "metrics.jsonl").write_text("")
-    with pytest.raises(
-        FedUnlearnError, match=r"metrics\.jsonl is empty although the run has ended: restore the file"
-    ):
+    with refused("invalid", says=r"metrics\.jsonl is empty although the run has ended: restore the file"):
         read_run(folder)
     (folder / "outcome.json").unlink()
     assert verdict(read_run(folder)) == "Nothing has been measured yet."
@@ -153,10 +151,10 @@ def test_a_run_that_ended_with_empty_metrics_is_damaged(folder):
 def test_a_configuration_with_something_else_for_a_number_is_one_sentence(folder, changes, sentence):
     config = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps(config | changes))
-    with pytest.raises(FedUnlearnError, match=sentence):
+    with refused("invalid", says=sentence):
         collect([folder])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(FedUnlearnError, match="name the folder of a run, of a comparison or of a"):
+    with refused("invalid", says="name the folder of a run, of a comparison or of a"):
         collect([tmp_path])

@@ -189,7 +189,8 @@ class Round:
         if "targets" not in self.phase.asks and (asked := [c for c in request.targets if c in jobs]):
             raise FedUnlearnError(
                 f"{where} asks the target {asked[0]!r}, and the phase declares that it asks none: add "
-                "'targets' to its asks"
+                "'targets' to its asks",
+                code="unsuitable",
             )
 
     def _require_replies(self, done: Exchange, learners: Sequence[ClientId]) -> None:

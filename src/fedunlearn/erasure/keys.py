@@ -77,7 +77,8 @@ class Key:
             )
         except InvalidTag:
             raise FedUnlearnError(
-                "the encrypted file is damaged, or was encrypted with another key: restore it from a copy"
+                "the encrypted file is damaged, or was encrypted with another key: restore it from a copy",
+                code="damaged",
             ) from None
 
 
