@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from support.codes import says
 from support.folders import drop
 from support.interruptions import stopped
 
@@ -105,6 +106,7 @@ def test_ctrl_c_while_the_program_starts_is_one_sentence(environment, small, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.wording
 def test_a_suggested_command_can_be_pasted(refused_here, here, small, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "it's  mine")
     suggested = refused_here("run", small, "--out", "it's  mine").partition("with: ")[2]
@@ -113,6 +115,7 @@ def test_a_suggested_command_can_be_pasted(refused_here, here, small, whole, tmp
     assert here(*words).returncode == 0
 
 
+@pytest.mark.wording
 def test_a_command_that_the_desk_suggests_can_be_pasted(refused_here):
     suggested = refused_here("requests", "it's  ours").partition("with: ")[2]
     assert shlex.split(suggested) == ["fedunlearn", "desk", "it's  ours"]
@@ -142,7 +145,7 @@ def test_a_damaged_experiment_is_refused(refused_here, small, here, tmp_path, co
 
 def test_two_processes_on_one_folder(refused_apart, small, tmp_path):
     with locked(tmp_path / "run/lock"):
-        assert "another process is using run" in refused_apart("run", small, "--out", "run")
+        assert "[in-use]" in refused_apart("run", small, "--out", "run")
 
 
 @pytest.mark.wording
@@ -182,8 +185,8 @@ def test_a_full_disk_costs_nothing_that_was_written(refused_here, here, small, w
         pytest.skip("a small disk can be mounted by root only")
     try:
         sentence = refused_here("run", small, "--out", disk / "run")
-        assert "No space left on device" in sentence
-        assert str(disk) in sentence
+        assert "[file]" in sentence
+        assert says(sentence, "No space left on device", str(disk))
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
         assert here("resume", disk / "run").returncode == 0
         assert model(disk / "run") == model(whole)

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.codes import says
 from support.desks import answer, contents, document, opened, repeatable, way
 from support.file_events import watch
 
@@ -34,7 +35,7 @@ def struck(folder: Path, number: int, error: int, once: bool) -> str | None:
             answer(opened(folder), document())
         except FedUnlearnError as problem:
             told = str(problem)
-            return f"{where}: {told}" if os.strerror(error) not in told or "\n" in told else where
+            return f"{where}: {told}" if not says(told, os.strerror(error)) or "\n" in told else where
     # What only tidies up may fail unnoticed.
     return where or None
 

@@ -44,7 +44,7 @@ def patient(folder: Path) -> None:
             way(folder)
             return
         except FedUnlearnError as error:
-            if "another process is using" not in str(error):
+            if error.code != "in-use":
                 raise
         time.sleep(0.02)
     raise AssertionError("it never was its turn")
