@@ -130,7 +130,7 @@ def test_what_was_purged_is_not_continued_from_copies(watched, tmp_path):
         (folder / name).write_bytes(content)
     desk = opened(folder)
     assert receive(desk, document(), first_model()).state == "purged"
-    with refused("purged", says="is purged"):
+    with refused("finished", says="is purged"):
         erase(desk, watched.request, federation(), production(desk))
 
 
