@@ -23,7 +23,9 @@ from support.closed_form import (
 from support.codes import says
 
 from fedunlearn import Guards, Schedule, Status, method, train, unlearn
-from fedunlearn.core import Event, Mean
+from fedunlearn.core import Event, Guarded, Mean, Stage
+from fedunlearn.driver.endings import unmoved
+from fedunlearn.driver.guardian import Guardian
 from fedunlearn.methods.fedavg import Averaging
 
 SHORT = Schedule(unlearn_rounds=3, unlearn_lr=0.05, recover_rounds=3, recover_lr=0.05)
@@ -246,3 +248,20 @@ def test_a_repair_that_fails_can_be_tried_again():
     assert broken.status is Status.MISSING_REPLY
     assert says(broken.warnings, whole.metrics[3]["reason"])
     assert equal(tensors(ended(resume=events[-1].progress).state), tensors(whole.state))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"), [(-10.0, -10.0, "unmoved"), (-10.0, -8.0, ""), (2.0, 2.1, "unmoved")]
+)
+def test_a_loss_may_be_negative_and_must_rise_by_a_tenth_all_the_same(before, after, code):
+    guarded = Guarded(started={"loss_target": before}, helped=True)
+    found = unmoved(guarded, {"loss_target": after}, Stage.UNLEARNING)
+    assert found is not None
+    assert found[0] == code
+
+
+def test_the_client_that_a_step_harms_most_is_named_whatever_the_sign_of_its_limit():
+    guardian = Guardian(Guards(harm=1.0), request(), Guarded(reference={"site-1": -1.0, "site-2": 1.0}))
+    harmed = guardian.harmed({"site-1": 5.0, "site-2": 3.0})
+    assert harmed == {"site-1": (5.0, 0.0), "site-2": (3.0, 2.0)}
+    assert guardian._worst(harmed)["worst"] == "site-1"

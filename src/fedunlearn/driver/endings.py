@@ -213,7 +213,7 @@ def unmoved(guarded: Guarded, metrics: Metrics, stage: Stage) -> tuple[str, str]
         return None
     if "loss_target" in started and "loss_target" in now:
         after, before, code = now["loss_target"], started["loss_target"], "loss_not_risen"
-        moved = after >= (1 + MOVED) * before
+        moved = after >= before + MOVED * abs(before)
     elif "train_loss_target" in started and "train_loss_target" in now:
         after, before, code = now["train_loss_target"], started["train_loss_target"], "loss_not_fallen"
         moved = after <= before - MOVED * abs(before)

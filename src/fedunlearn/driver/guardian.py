@@ -257,7 +257,7 @@ class Guardian:
 
     def _worst(self, harmed: Mapping[ClientId, tuple[float, float]]) -> dict[str, object]:
         """Return the facts about a step that harms clients even at its shortest."""
-        worst = max(harmed, key=lambda client: harmed[client][0] / harmed[client][1])
+        worst = max(harmed, key=lambda client: harmed[client][0] - harmed[client][1])
         loss, limit = harmed[worst]
         halvings = self.guards.halvings
         return {

@@ -306,7 +306,7 @@ def _learning(phase: Phase, after: State, guarded: Guarded, metrics: Metrics) ->
     tried = min(TRIED, phase.rounds)
     if not from_scratch(phase) or after.round != tried or tried == 1 or now is None or first is None:
         return guarded
-    if float(now) < 0.999 * first:
+    if float(now) < first - 0.001 * abs(first):
         return guarded
     warning = sentence("not_learning", rounds=tried, now=float(now), first=first, lr=phase.lr)
     LOG.warning(warning)

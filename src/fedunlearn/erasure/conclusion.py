@@ -6,10 +6,9 @@ import hashlib
 from typing import Any
 
 from ..auditing import audit
-from ..core import FedUnlearnError, Guarded, Metrics, Outcome, State, Status
+from ..core import FedUnlearnError, Metrics, Outcome, State, Status
 from ..core.errors import warn
 from ..core.hashes import model_hash
-from ..driver.endings import starting, worse
 from ..evidence import Evidence, Verdict
 from .certification import certify, utility
 from .evidence_entries import evidence_entries
@@ -95,6 +94,5 @@ def _reason(outcome: Outcome, tested: Tested, floor: float) -> str:
         return "not-forgotten"
     if verdict_of(tested.entries) is Verdict.UNDER:
         return "under-forgotten"
-    _, harmed = worse(Guarded(started=starting(outcome.metrics[0])), outcome.metrics[-1], floor)
     means = [entry.difference or 0 for entry in tested.entries if entry.measure is Measure.RETAINED_MEAN]
-    return "harmed" if harmed or min(means, default=0) < -floor - 1e-9 else ""
+    return "harmed" if min(means, default=0) < -floor - 1e-9 else ""

@@ -65,6 +65,8 @@ class Way:
     evaluate_every: int
     guards: Guards | None
     floor: float | None
+    reason: str
+    """Why the method was chosen, if it was not named."""
     unknown: str
     """What to warn of before a new run."""
 
@@ -112,13 +114,13 @@ def choose(
     require_type(isinstance(schedule, Schedule | None), "schedule", schedule, "give Schedule(…)")
     require_type(guards is None or isinstance(guards, Guards), "guards", guards, "give Guards() or None")
     require_rules(stop)
-    options, stated, unknown = dict(options), schedule is not None, ""
+    options, stated, reason, unknown = dict(options), schedule is not None, "", ""
     if method is None:
         held = (step.surroundings.data.get(target) for target in step.targets)
         poisoned = poisoned or any(each and "backdoor" in each.evaluations for each in held)
         found = recommend(poisoned=poisoned, gone=step.gone, recorded=knowledge.history.kinds)
         method, options = found.method, {**({} if "momentum" in options else found.options), **options}
-        LOG.info("method %s: %s", method, found.reason)
+        reason = found.reason
     elif not stated and not options.keys() & {"rounds", "momentum"}:
         options = {**recommended_options(method), **options}
     check_options(f"method {method!r}", methods[method], options)
@@ -134,7 +136,7 @@ def choose(
             )
     if knowledge.lr is not None and schedule.pretrain_lr == Schedule.pretrain_lr:
         schedule = replace(schedule, pretrain_lr=knowledge.lr)
-    return Way(method, schedule, options, stop, evaluate_every, guards, floor, unknown)
+    return Way(method, schedule, options, stop, evaluate_every, guards, floor, reason, unknown)
 
 
 def answer(step: Step, way: Way, *, known: bool = False, **options: Any) -> tuple[Outcome, Path]:
@@ -146,6 +148,8 @@ def answer(step: Step, way: Way, *, known: bool = False, **options: Any) -> tupl
     if not known and options.get("repeats") is None and {*step.targets} <= {*step.clients}:
         require_able(step, way)
         retained = [client for client in step.clients if client not in step.targets]
+        if way.reason:
+            LOG.info("method %s: %s", way.method, way.reason)
         if way.unknown:
             warn(way.unknown, "effort-unknown")
         if step.gone and not step.knowledge.took_part:

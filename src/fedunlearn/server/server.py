@@ -194,17 +194,17 @@ class Server:
             )
             if outcome.status.failed:
                 raise FedUnlearnError(outcome.reason, code=outcome.status)
-        warn_of(outcome)
-        accuracy = [float(row["r_acc"]) for row in outcome.metrics if "r_acc" in row]
-        if accuracy and not self._memory.known.rounds and accuracy[-1] <= accuracy[0]:
-            warn(
-                f"training has not made the model better (accuracy {accuracy[-1]:.3f}, before "
-                f"{accuracy[0]:.3f}): lower the rate (now {lr:g}), scale the inputs, or check the labels",
-                "not-better",
-            )
-        else:
-            self._warn_of_constant(outcome)
-        self._memory.complete("train", step, place, outcome.state)
+            warn_of(outcome)
+            accuracy = [float(row["r_acc"]) for row in outcome.metrics if "r_acc" in row]
+            if accuracy and not self._memory.known.rounds and accuracy[-1] <= accuracy[0]:
+                warn(
+                    f"training has not made the model better (accuracy {accuracy[-1]:.3f}, before "
+                    f"{accuracy[0]:.3f}): lower the rate (now {lr:g}), scale the inputs, or check the labels",
+                    "not-better",
+                )
+            else:
+                self._warn_of_constant(outcome)
+            self._memory.complete("train", step, place, outcome.state)
         return outcome
 
     def forget(
@@ -241,7 +241,6 @@ class Server:
         taken as given. ``guards`` limit what a single client can do to the model, and note it in
         ``Outcome.warnings``, each of which is a Python warning, too; None switches them off.
         """
-
         named, parts = self._named(targets, examples)
         make = partial(self._step, named, parts, gone)
         ask = partial(
