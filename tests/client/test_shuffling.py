@@ -21,6 +21,7 @@ from fedunlearn.engines.flower.wire import Arrays, Head, pack_jobs, text, unpack
 from fedunlearn.erasure.settings import DeskTraining
 from fedunlearn.experiment import check, prepare
 from fedunlearn.experiment.references import retraining
+from fedunlearn.server.steps import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore:no client has a 'test' set")
 
@@ -134,14 +135,14 @@ def test_a_server_shuffles_and_continues_to_the_same_bits(tmp_path):
 def test_a_run_that_an_older_version_began_goes_on_unshuffled(tmp_path, monkeypatch):
     expected = server(tmp_path / "straight", shuffle=False).train(6, 0.1).params
     with monkeypatch.context() as older:
-        ours = fu.Server._config
+        ours = Step.config
 
-        def without(self: fu.Server, *given: object) -> dict[str, object]:
+        def without(self: Step, *given: object) -> dict[str, object]:
             config = ours(self, *given)
             del config["training"]["shuffle"]
             return config
 
-        older.setattr(fu.Server, "_config", without)
+        older.setattr(Step, "config", without)
         with pytest.raises(KeyboardInterrupt):
             server(tmp_path / "old", listeners=[interrupting]).train(6, 0.1)
     assert torch.equal(server(tmp_path / "old").train(6, 0.1).params, expected)

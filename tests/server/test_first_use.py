@@ -130,7 +130,7 @@ def test_a_call_that_is_refused_leaves_no_trace(tmp_path):
         ours = server(tmp_path)
         ours.train(4, 0.3)
         for mistake in mistakes:
-            with refused("diverged", "invalid", "not-forgotten", "unknown", "unsuitable"):
+            with refused("diverged", "history", "invalid", "not-forgotten", "unknown", "unsuitable"):
                 mistake(ours)
         ours.forget("c1", floor=None, **RETRAIN)
         ours.rejoin("c1")
@@ -170,7 +170,7 @@ def test_joining_anew_twice_is_joining_anew_once(tmp_path):
 def test_what_a_method_needs_is_named_with_the_call_that_gives_it(tmp_path):
     ours = trained(tmp_path)
     for method, call in (("federaser", r'history=\["norms"\]'), ("knot", "clusters=2"), ("sisa", "slices=2")):
-        with refused("unsuitable", says=rf"{method} needs .* server\.train\(…, {call}"):
+        with refused("history", says=rf"{method} needs .* server\.train\(…, {call}"):
             ours.forget("c1", method)
     with refused("invalid", says="rows names no method: give several"):
         ours.compare("c1", schedule=SHORT)
@@ -244,3 +244,16 @@ def test_a_comparison_trains_as_long_as_training_unless_a_row_says_otherwise(tmp
         row: json.loads(next(tmp_path.rglob(f"{row}/experiment.json")).read_text())["options"] for row in rows
     }
     assert told == {"retrain": {"rounds": 4}, "short": {"rounds": 2}}
+
+
+def test_a_rate_at_which_the_loss_only_rises_is_warned_of(tmp_path):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+    with pytest.warns(fu.FedUnlearnWarning, match="training has not made the model better"):
+        server(tmp_path, model=model).train(5, 1e4)
+
+
+def test_the_folder_of_another_federation_is_refused(tmp_path):
+    trained(tmp_path)
+    others = {f"ward-{number}": ward(number) for number in range(4)}
+    with refused("occupied", says="0-train was made with c0, c1, c2, c3, none of which is here"):
+        server(tmp_path, others)

@@ -252,7 +252,7 @@ def test_two_processes_cannot_both_complete_the_next_step(january, tmp_path):
     folder = Path(shutil.copytree(january, tmp_path / "hospital"))
     first, second = server(folder), server(folder)
     first.forget("geneva", "fedosd", SHORT)
-    with refused("in-use", says="another process has completed a step"):
+    with refused("in-use", says="another Server has completed a step"):
         second.forget("bern", "fedosd", SHORT)
     assert server(folder).forgotten == ("geneva",)
 

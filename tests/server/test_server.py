@@ -129,7 +129,7 @@ def test_every_step_is_a_run_folder_that_can_be_reported(tmp_path):
     ],
 )
 def test_bad_arguments_end_in_one_sentence(tmp_path, call, sentence):
-    with refused("invalid", "unknown", "unsuitable", says=sentence):
+    with refused("history", "invalid", "unknown", says=sentence):
         call(server(tmp_path))
 
 
@@ -215,7 +215,7 @@ def test_other_stop_rules_are_other_settings(tmp_path):
 
 def test_after_a_refusal_or_a_failure_another_method_or_schedule_can_be_tried(tmp_path):
     ours = server(tmp_path)
-    with refused("unsuitable", says="needs norms"):
+    with refused("history", says="needs norms"):
         ours.forget("site-1", "federaser", SCHEDULE)
     wild = fu.Schedule(400, 1e30, 1, 0.1)
     with refused("diverged"):
@@ -242,7 +242,7 @@ def test_a_comparison_is_on_equal_terms_and_equals_the_request(tmp_path):
 
 def test_a_comparison_refuses_every_row_before_it_runs_one(tmp_path):
     ours = server(tmp_path)
-    with refused("unsuitable", says=r"federaser needs norms"):
+    with refused("history", says=r"federaser needs norms"):
         ours.compare("site-1", ["finetune", "federaser"], SCHEDULE)
     assert not list(tmp_path.rglob("metrics.jsonl"))
 

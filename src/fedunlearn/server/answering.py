@@ -178,7 +178,8 @@ def require_able(step: Step, way: Way) -> None:
         never = NOT_SINCE if unknown[0] in known.rejoined else NEVER_TRAINED
         raise FedUnlearnError(never.format(unknown[0]), code="not-forgotten")
     for problem in requirements.missing(phases, request, step.surroundings.task, way.method, LACKING):
-        raise FedUnlearnError(problem, code="unsuitable")
+        unrecorded = requirements.recorded(phases) - request.history.kinds
+        raise FedUnlearnError(problem, code="history" if unrecorded else "unsuitable")
     if step.gone and "targets" in requirements.asks(phases):
         raise FedUnlearnError(ASKS_THE_GONE.format(way.method), code="absent")
 

@@ -70,7 +70,7 @@ class Memory:
         return self.given if earlier is self.known and self.first else earlier
 
     def warned(self, step: Step) -> None:
-        """Takes down that a step has warned of forgotten clients."""
+        """Record that a step has warned of forgotten clients."""
         if step.returning:
             self.left_out.clear()
 
@@ -99,6 +99,13 @@ class Memory:
                         f"nobody kept the model with which {place} began: load it into the module, or choose "
                         "another folder",
                         code="missing",
+                    )
+                present, names = self.surroundings.data.keys(), begun["data"]["names"]
+                if present and present.isdisjoint(names):
+                    raise FedUnlearnError(
+                        f"{place} was made with {', '.join(names[:5])}, none of which is here: choose "
+                        "another folder",
+                        code="occupied",
                     )
                 last = max(place.glob("checkpoints/*.safetensors"))
                 state, _ = record.read_state(last, self.surroundings.cipher)
@@ -163,8 +170,8 @@ class Memory:
             with record.locked(folder / "lock", wait=True):
                 if path.exists() and record.read_json(path) != self.entries:
                     raise FedUnlearnError(
-                        f"another process has completed a step in {folder} meanwhile: make the Server "
-                        "anew, and repeat the call",
+                        f"another Server has completed a step in {folder} meanwhile: make this one "
+                        "again, and repeat the call",
                         code="in-use",
                     )
                 files = record.claim(folder, cipher=self.surroundings.cipher)

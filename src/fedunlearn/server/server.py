@@ -195,15 +195,9 @@ class Server:
             if outcome.status.failed:
                 raise FedUnlearnError(outcome.reason, code=outcome.status)
             warn_of(outcome)
-            accuracy = [float(row["r_acc"]) for row in outcome.metrics if "r_acc" in row]
-            if accuracy and not self._memory.known.rounds and accuracy[-1] <= accuracy[0]:
-                warn(
-                    f"training has not made the model better (accuracy {accuracy[-1]:.3f}, before "
-                    f"{accuracy[0]:.3f}): lower the rate (now {lr:g}), scale the inputs, or check the labels",
-                    "not-better",
-                )
-            else:
-                self._warn_of_constant(outcome)
+            if not self._memory.known.rounds:
+                _warn_of_failing(outcome, lr)
+            self._warn_of_constant(outcome)
             self._memory.complete("train", step, place, outcome.state)
         return outcome
 
@@ -358,3 +352,22 @@ class Server:
                 f"{float(rows[-1]['lr']):.2g}), scale the inputs to about 1, or train for more rounds",
                 "one-class",
             )
+
+
+def _warn_of_failing(outcome: Outcome, lr: float) -> None:
+    """Warn of a first training after which accuracy or loss is no better than before."""
+    first, last = outcome.metrics[0], outcome.metrics[-1]
+    for name, before, after, better in (
+        ("accuracy", "r_acc", "r_acc", 1),
+        ("training loss", "loss_retained", "train_loss_retained", -1),
+    ):
+        if before not in first or after not in last:
+            continue
+        old, new = float(first[before]), float(last[after])
+        if better * new <= better * old:
+            warn(
+                f"training has not made the model better ({name} {new:.3g}, before {old:.3g}): lower the "
+                f"rate (now {lr:g}), scale the inputs, or check the labels",
+                "not-better",
+            )
+            return
