@@ -132,6 +132,7 @@ def test_a_server_shuffles_and_continues_to_the_same_bits(tmp_path):
     assert torch.equal(server(tmp_path / "resumed").train(6, 0.1).params, expected)
 
 
+@pytest.mark.wording
 def test_a_run_that_an_older_version_began_goes_on_unshuffled(tmp_path, monkeypatch):
     expected = server(tmp_path / "straight", shuffle=False).train(6, 0.1).params
     with monkeypatch.context() as older:

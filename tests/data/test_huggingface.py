@@ -85,6 +85,7 @@ def test_columns_of_numbers(table):
     assert found["site-b"].evaluations == {}
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -105,16 +106,19 @@ def test_refusals(table, given, said):
         clients(**{"partitions": {"a": table}} | given)
 
 
+@pytest.mark.wording
 def test_an_empty_table_is_refused():
     with pytest.raises(fu.FedUnlearnError, match="there are no rows"):
         examples(datasets.Dataset.from_dict({"image": [], "label": []}))
 
 
+@pytest.mark.wording
 def test_a_stream_is_refused(table):
     with pytest.raises(fu.FedUnlearnError, match="IterableDataset is not a table of rows"):
         examples(table.to_iterable_dataset())
 
 
+@pytest.mark.wording
 def test_rows_of_different_lengths():
     rows = datasets.Dataset.from_dict({"image": [[1, 2], [3]], "label": [0, 1]})
     with pytest.raises(fu.FedUnlearnError, match="column 'image' have different shapes"):

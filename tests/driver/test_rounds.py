@@ -244,7 +244,7 @@ def test_a_client_whose_data_fail_is_missing_and_if_nobody_is_left_the_run_ends_
         assert [row.get("missing") for row in outcome.metrics] == [None, 1, 1]
     else:
         assert outcome.status is Status.MISSING_REPLY
-        assert "failed with OSError: the disk is gone" in outcome.reason
+        assert says(outcome.reason, "failed with OSError: the disk is gone")
         assert "\n" not in outcome.reason
 
 

@@ -94,6 +94,7 @@ class Clean(Quadratics):
         return {name: scores for name, scores in super().measured(client, params).items() if name == "test"}
 
 
+@pytest.mark.wording
 def test_for_targets_without_a_backdoor_one_warning_names_the_page():
     phases = method["fedosd-joint"](Schedule(2, 0.05))
     with pytest.warns(UserWarning, match=r"clean targets .*docs/methods/fedosd-joint\.md") as caught:

@@ -11,6 +11,7 @@ from fedunlearn.methods.fedavg import Averaging
 SHORT = Schedule(3, 0.1, 2, 0.01)
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize(
     ("made", "told"),
     [
@@ -31,6 +32,7 @@ def test_one_phase_needs_no_tuple(monkeypatch):
     assert phases_of("single", SHORT, {}) == (Averaging(5, 0.1),)
 
 
+@pytest.mark.wording
 def test_a_parameter_without_a_default_is_no_option():
     with pytest.raises(FedUnlearnError, match="give the parameter 'scale' a default value"):
         check_options("method 'mine'", lambda schedule, scale: (), {"scale": 1})

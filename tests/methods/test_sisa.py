@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.closed_form import CLIENTS, PUBLIC, Quadratics, fresh, phases, pretrained, request
-from support.codes import refused
+from support.codes import refused, warned
 from support.federations import holdings, network
 
 from fedunlearn import (
@@ -79,7 +79,7 @@ def test_so_it_is_with_real_models_and_batches(target):
     phase = SlicedPretraining(6, 0.1, shards=1, slices=3)
     trained = unlearn([phase], start, Sequential(model, data), **given).state
     left = {client: held for client, held in data.items() if client != target}
-    with pytest.warns(UserWarning, match="is not present"):
+    with warned("absent", says="is not present"):
         never = unlearn([phase], start, Sequential(model, left), **given)
     leaving = replace(
         start, params=trained.params, targets=(target,), history=History.from_tensors(trained.memory)

@@ -246,7 +246,7 @@ def test_a_run_folder_is_verified_once_and_locked_while_it_is_open(tmp_path, mon
     with RunFolder(tmp_path / "new") as run:
         assert (run.state, run.begun) == ("new", {})
         with (
-            pytest.raises(FedUnlearnError, match="another process is using"),
+            refused("in-use"),
             RunFolder(tmp_path / "new"),
         ):
             pass
