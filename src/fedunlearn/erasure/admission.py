@@ -78,7 +78,7 @@ def check(
     present = work.federation.present()
     request = Request(
         vectors.flatten(work.model),
-        tuple(sorted({*present, client}.difference(desk.forgotten(present - {client})))),
+        tuple(sorted({*present, client}.difference(desk.left_out(work.federation, client)))),
         (client,),
         lambda purpose: fresh_model(work.model, build, policy.seed, purpose),
         buffers=vectors.buffers(work.model),
@@ -90,19 +90,18 @@ def check(
         work.federation,
         request,
         work.attempt.method if under_way else policy.method or None,
-        policy.stages,
         options=work.options if under_way else policy.options,
-        participation=policy.participation.participation(),
-        guards=policy.guards.guards(),
-        training=policy.training.local_training(),
         gone=work.gone,
         begun=under_way and any((work.place / RUN).glob("*/checkpoints/*.safetensors")),
         smallest=policy.smallest,
         retrainings=retrainings,
         trained=trained,
+        **policy.conditions,
     )
-    points = f"{100 * policy.floor:g} points of accuracy is not installed; above {100 * NOTICEABLE:g}, the"
-    floor = f"a model that costs the retained clients more than {points} certificate says so"
+    floor = (
+        f"a model that costs the retained clients more than {100 * policy.floor:g} points of accuracy is not "
+        f"installed; above {100 * NOTICEABLE:g}, the certificate says so"
+    )
     plan = replace(plan, cautions=(*plan.cautions, floor))
     return plan.refused(_desk_problems(work, case, document, plan.method))
 

@@ -12,25 +12,8 @@ from pydantic import ValidationError
 
 from ..core import FedUnlearnError
 from ..signing import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
-from .claim import Claim, claim_of
 from .ledger import head_at, read
-from .predicate import KIND, PREDICATE_TYPE, STATEMENT_TYPE, Claimed, Predicate, Statement
-from .vocabulary import EndState, Grade
-
-__all__ = [
-    "Claim",
-    "Claimed",
-    "EndState",
-    "Grade",
-    "Predicate",
-    "Verified",
-    "claim_of",
-    "file_sha256",
-    "issue",
-    "read_certificate",
-    "verify",
-]
-
+from .predicate import KIND, PREDICATE_TYPE, STATEMENT_TYPE, Predicate, Statement
 
 RECEIPT = "application/vnd.fedunlearn.purge-receipt.v1+json"
 """The kind of document that a purge signs."""

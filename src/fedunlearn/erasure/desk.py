@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..core import ClientId, FedUnlearnError, did_you_mean
+from ..core import ClientId, Federation, FedUnlearnError, did_you_mean
 from ..runs import fingerprint, json_bytes, read_json, write
 from .keys import Key, key_in, read_key
 from .ledger import Entry, Ledger
@@ -211,6 +211,10 @@ class Desk:
             return []
         key = read_key(self.folder / "suppression.key")
         return sorted(client for client in clients if key.pseudonym(client) in hashes)
+
+    def left_out(self, federation: Federation, client: ClientId) -> list[ClientId]:
+        """The forgotten clients that are present, except for the one that a request is about."""
+        return self.forgotten(federation.present() - {client})
 
     def suppress(self, request: str, client: ClientId) -> None:
         """Leave a client out of every later request; the ledger announces the list before it is written."""

@@ -50,7 +50,12 @@ class RequestState(StrEnum):
     @property
     def under_way(self) -> bool:
         """Whether the request is being answered."""
-        return self in (_ADMITTED, _UNLEARNING, _VERIFIED, _RECOVERING)
+        return self in (
+            RequestState.ADMITTED,
+            RequestState.UNLEARNING,
+            RequestState.VERIFIED,
+            RequestState.RECOVERING,
+        )
 
     @property
     def failed(self) -> bool:
@@ -60,22 +65,33 @@ class RequestState(StrEnum):
     @property
     def open(self) -> bool:
         """Whether the client still waits for its erasure."""
-        return self not in (_REFUSED, _CERTIFIED, _PURGED)
+        return self not in (RequestState.REFUSED, RequestState.CERTIFIED, RequestState.PURGED)
 
 
-_RECEIVED, _REFUSED, _AUTHENTICATED, _ADMITTED, *_REST = RequestState
-_UNLEARNING, _VERIFIED, _RECOVERING, _CERTIFIED, *FAILURES, _PURGED = _REST
-FIRST = (_RECEIVED, _REFUSED)
+FAILURES = (
+    RequestState.PARTIAL,
+    RequestState.NO_DIRECTION,
+    RequestState.GUARD_STOP,
+    RequestState.ESCALATED,
+)
+"""The states in which a request waits for a decision."""
+FIRST = (RequestState.RECEIVED, RequestState.REFUSED)
 """The states in which a request can begin."""
 _NEXT: Mapping[RequestState, tuple[RequestState, ...]] = {
-    _RECEIVED: (_RECEIVED, _AUTHENTICATED, _REFUSED),
-    _REFUSED: FIRST,
-    _AUTHENTICATED: (_ADMITTED, _PURGED),
-    _ADMITTED: (_UNLEARNING, _PURGED),
-    _UNLEARNING: (_VERIFIED, _RECOVERING, *FAILURES, _PURGED),
-    _RECOVERING: (_VERIFIED, *FAILURES, _PURGED),
-    _VERIFIED: (_VERIFIED, _RECOVERING, _CERTIFIED, *FAILURES, _PURGED),
-    **dict.fromkeys(FAILURES, (_ADMITTED, _PURGED)),
-    _CERTIFIED: (_PURGED,),
-    _PURGED: (),
+    RequestState.RECEIVED: (RequestState.RECEIVED, RequestState.AUTHENTICATED, RequestState.REFUSED),
+    RequestState.REFUSED: FIRST,
+    RequestState.AUTHENTICATED: (RequestState.ADMITTED, RequestState.PURGED),
+    RequestState.ADMITTED: (RequestState.UNLEARNING, RequestState.PURGED),
+    RequestState.UNLEARNING: (RequestState.VERIFIED, RequestState.RECOVERING, *FAILURES, RequestState.PURGED),
+    RequestState.RECOVERING: (RequestState.VERIFIED, *FAILURES, RequestState.PURGED),
+    RequestState.VERIFIED: (
+        RequestState.VERIFIED,
+        RequestState.RECOVERING,
+        RequestState.CERTIFIED,
+        *FAILURES,
+        RequestState.PURGED,
+    ),
+    **dict.fromkeys(FAILURES, (RequestState.ADMITTED, RequestState.PURGED)),
+    RequestState.CERTIFIED: (RequestState.PURGED,),
+    RequestState.PURGED: (),
 }

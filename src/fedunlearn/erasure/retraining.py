@@ -43,10 +43,11 @@ def against_retraining(
 
     def compare(after: State, original: State) -> Evidence:
         policy, client = desk.policy, stated_client(desk.document(request))
-        guards = policy.guards.guards()
-        # Training tries no step before it takes it, and a retraining that did would ask three times as often.
-        guards = None if guards is None else replace(guards, utility=False)
-        retrained = []
+        conditions = policy.conditions
+        if conditions["guards"] is not None:
+            # Training tries no step, and a retraining that did would ask three times as often.
+            conditions["guards"] = replace(conditions["guards"], utility=False)
+        without, retrained = desk.left_out(federation, client), []
         for which in range(1, number + 1):
             module = copy.deepcopy(model)
             vectors.load(module, original)
@@ -61,18 +62,15 @@ def against_retraining(
                     client,
                     desk.place(request) / RETRAINED / str(which),
                     method="retrain",
-                    schedule=policy.stages,
-                    training=policy.training.local_training(),
-                    participation=policy.participation.participation(),
                     build=build,
                     seed=derive("retraining", policy.seed),
-                    guards=guards,
                     floor=None,
-                    without=desk.forgotten(federation.present() - {client}),
+                    without=without,
                     cipher=desk.key(request),
                     listeners=() if listener is None else [listener],
                     rounds=rounds,
                     number=which,
+                    **conditions,
                 )
             retrained.append(module)
         return audit(
@@ -82,9 +80,7 @@ def against_retraining(
             retrained=retrained[0],
             again=retrained[1] if number == 2 else None,
             original=original,
-            clients={client, *federation.present()}.difference(
-                desk.forgotten(federation.present() - {client})
-            ),
+            clients={client, *federation.present()}.difference(without),
         )
 
     return compare

@@ -100,6 +100,16 @@ class Policy(Table):
     def stages(self) -> Schedule:
         return Schedule(**self.schedule.model_dump())
 
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The settings of a run, as ``forget`` takes them."""
+        return {
+            "schedule": self.stages,
+            "training": self.training.local_training(),
+            "participation": self.participation.participation(),
+            "guards": self.guards.guards(),
+        }
+
 
 def read_policy(folder: Path) -> Policy:
     """The settings of the desk in a folder; paths in them are relative to it."""
