@@ -26,7 +26,7 @@ from fedunlearn.core.seeds import generator
 from fedunlearn.engines import Sequential
 from fedunlearn.erasure import Case, Desk, due, erase, open_desk, purge, receive
 from fedunlearn.evidence import Evidence
-from fedunlearn.experiment.checkpoint import read_model
+from fedunlearn.experiment.start_model import read_model
 from fedunlearn.runs.files import tensor_bytes
 from fedunlearn.server import steps
 from fedunlearn.signing import request_erasure

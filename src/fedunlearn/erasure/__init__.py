@@ -10,9 +10,9 @@ from .certificate import Verified, verify
 from .claim import Claim
 from .desk import Attempt, Case, Desk, open_desk
 from .plan import Plan, make_plan
+from .purging import due, purge
 from .reception import examine, receive
 from .request_state import RequestState
-from .retention import due, purge
 from .retraining import against_retraining
 from .settings import Policy, read_policy
 

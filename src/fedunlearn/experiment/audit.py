@@ -32,11 +32,11 @@ from ..runs import (
     require_listed,
 )
 from ..runs.running import finished
-from .checkpoint import read_model
 from .references import Show, number_of_twins, references, unseen
 from .run import recorded
 from .settings import Experiment
 from .setup import Setting, prepare
+from .start_model import read_model
 from .training import CachedTraining
 
 SHARED = ("seed", "model", "data", "request", "backdoor", "training")

@@ -21,12 +21,12 @@ from ..report.rerun import toml
 from ..runs import write
 from ..runs.files import explained, make_folder, tensor_bytes
 from ..signing import new_key, public_part
-from .checkpoint import read_model
 from .pretraining import pretraining
 from .reading import read
 from .references import Show
 from .settings import Erasure, Experiment
 from .setup import builder, examples, prepare
+from .start_model import read_model
 
 EXPERIMENT = "experiment.toml"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..core import ClientId, Listener, State
 from ..core.seeds import derive
 from ..data import Population
-from .checkpoint import read_model
 from .setup import Setting
+from .start_model import read_model
 from .training import CachedTraining, identify
 
 
