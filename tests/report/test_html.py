@@ -353,7 +353,7 @@ def test_one_finished_row_is_one_row(page, tmp_path):
 def test_a_clean_client_cannot_be_judged_without_retraining(page, tmp_path):
     rows = {"ascent": (0.30, 0.0, 0.02), "puf": (0.80, 0.70, 0.81)}
     text = said(page(clean(tmp_path / "c", rows, 0.953)))
-    assert "Without a retrain row, Forget acc cannot be judged by itself." in text
+    assert "Without a finished retrain row, Forget acc cannot be judged." in text
     assert "forgetting and utility together" not in text
     assert "Up and left" not in text
 
@@ -446,9 +446,9 @@ def test_damage_is_one_sentence(page, folder, name, content, sentence):
 
 def test_a_folder_that_is_no_run_is_refused(page, tmp_path):
     (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "empty", tmp_path / "nowhere"):
-        with refused("invalid", says="name the folder of a run, of a comparison or of a"):
-            page(folder)
+    for name, code in (("empty", "invalid"), ("nowhere", "missing")):
+        with refused(code, says="name the folder of a run, of a comparison or of a"):
+            page(tmp_path / name)
 
 
 def test_without_jinja2_one_sentence_names_the_extra(page, folder, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from torch import nn
 
 import fedunlearn as fu
 from fedunlearn.core.seeds import generator
-from fedunlearn.report import collect, write_report
+from fedunlearn.report import Collection, collect, write_report
+from fedunlearn.report.html.comparison import comparison_page
 
 pytest.importorskip("jinja2")
 pytestmark = pytest.mark.filterwarnings("ignore:the retained clients are worse off than before")
@@ -68,6 +70,63 @@ def test_the_page_says_who_is_out_and_who_has_joined_anew(whole):
         "Forgotten, and left out of every later step: 10 examples of site-1, 2 examples of site-3." in whole
     )
     assert "Forgotten, and joined anew since: site-2." in whole
+
+
+def test_steps_have_a_start_each_and_none_in_common(folder, whole, tmp_path):
+    assert re.search("Distance start – .* ω⁰ \\(1-forget-site-2-retrain\\) – ", whole)
+    assert "The steps follow one another; seed 0." in whole
+    assert "All rows start at" not in whole
+    assert "The result is ω⁰" not in whole
+    assert "Distance to the start" in page(folder / "0-train", tmp_path / "page.html")
+    (place,) = folder.glob("3-compare-*")
+    assert "All rows start at ω⁰." in page(place, tmp_path / "page.html")
+
+
+def test_steps_with_several_requests_are_not_ranked(whole):
+    assert "finished, not ranked: they answer several requests" in whole
+    assert "The rows are not ranked: see the first sentence." in whole
+    assert "Without a finished retrain row" not in whole
+
+
+def test_the_same_target_at_another_step_is_another_request(folder):
+    (place,) = folder.glob("3-compare-*")
+    (row, runs), *others = collect([place]).rows.items()
+    later = [replace(run, config={**run.config, "start": "0" * 64}) for run in runs]
+    assert comparison_page(Collection("", {row: runs, **dict(others)}, comparison=False))["differences"]
+    assert not comparison_page(Collection("", {row: later, **dict(others)}, comparison=False))["differences"]
+
+
+def test_a_training_is_not_compared_with_retraining(folder):
+    grid = comparison_page(collect([folder / "0-train", *folder.glob("3-compare-*")]))["differences"]
+    assert "minus 3-compare-" in grid.caption
+    assert "0-train" not in [name for name, *_ in grid.lines]
+
+
+def test_scores_of_different_clients_are_not_subtracted(folder):
+    (place,) = folder.glob("3-compare-*")
+    whole = collect([place])
+    others = [
+        replace(run, rows=[{key: row[key] for key in row if key != "r_acc site-0"} for row in run.rows])
+        for run in whole.rows["kept"]
+    ]
+    before = comparison_page(whole)["differences"]
+    after = comparison_page(replace(whole, rows={**whole.rows, "kept": others}))["differences"]
+    assert before.caption == "At the end, minus retrain (% are points)"
+    assert after.caption == (
+        "At the end, minus retrain (% are points; R-Acc is left out where other clients were measured)"
+    )
+    for grid, hidden in ((before, set()), (after, {"R-Acc", "Worst"})):
+        ((_, _, cells),) = (line for line in grid.lines if line[0] == "kept")
+        shown = {
+            heading.title for heading, cell in zip(grid.headings, cells, strict=True) if cell.text != "–"
+        }
+        assert {"R-Acc", "Worst", "Forget acc"} - shown == hidden
+
+
+def test_a_server_is_reproduced_by_its_script_not_by_a_command(folder, whole, tmp_path):
+    assert "No command repeats a step of a server" in whole
+    assert "then run the command" not in whole
+    assert 'class="command"' not in write_report(collect([folder]), tmp_path / "page.html").read_text()
 
 
 def test_clients_are_counted_once_however_many_parts_they_have(audited):

@@ -255,7 +255,7 @@ def headline(finished: Finished, judgement: Judgement) -> str:
             f"{score.text(memory.before)}{beside}, so this measure ranks nothing here."
         )
     if not judged:
-        return f"Without a retrain row, {score.title} cannot be judged by itself. Compare 'retrain', too."
+        return f"Without a finished retrain row, {score.title} cannot be judged. Compare 'retrain', too."
     end = f"{len(forgot)} of {len(judged)} finished rows end" if len(judged) > 1 else "The finished row"
     if len(judged) == 1:
         end += " ends" if forgot else " does not end"

@@ -21,7 +21,7 @@ def request(collection: Collection) -> list[str]:
     """The request in sentences, limited to the settings that all runs share."""
     config = shared(run.config for run in collection.runs)
     sentences = (
-        _trained(config),
+        _trained(config, collection.runs),
         _poisoned(config),
         _requested(config, collection.runs),
         _scheduled(config, collection.runs),
@@ -29,7 +29,7 @@ def request(collection: Collection) -> list[str]:
     return [*collection.members, *(sentence for sentence in sentences if sentence)]
 
 
-def _trained(config: Mapping[str, Any]) -> str:
+def _trained(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     data = setting(config, "data") or {}
     count = len({name.partition("#")[0] for name in data.get("names", ())}) or data.get("clients")
     clients = f"{count} clients" if count else "Clients"
@@ -40,7 +40,8 @@ def _trained(config: Mapping[str, Any]) -> str:
     partition = f", partitioned by {data['partition']}" if "partition" in data else ""
     rounds = setting(config, "pretraining", "rounds")
     duration = f", in {rounds} rounds of federated averaging" if rounds else ""
-    return f"{clients} trained{model}{dataset}{partition}{duration}. The result is ω⁰."
+    result = "" if any(run.trains for run in runs) else " The result is ω⁰."
+    return f"{clients} trained{model}{dataset}{partition}{duration}.{result}"
 
 
 def _poisoned(config: Mapping[str, Any]) -> str:
@@ -81,7 +82,11 @@ def _requested(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
 def _scheduled(config: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """The method, its schedule and the seed; the planned schedule unless all runs had the same."""
     name = config.get("method")
-    subject = f"The method: {name}" if name else "The methods are compared on the same schedule"
+    begun = {run.config.get("start") for run in runs}
+    several = (
+        "The steps follow one another" if len(begun) > 1 else "The methods are compared on the same schedule"
+    )
+    subject = f"The method: {name}" if name else several
     steps = _steps(runs[0])
     planned = not all(run.ended and _steps(run) == steps for run in runs)
     if planned:

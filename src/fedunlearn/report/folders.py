@@ -194,6 +194,11 @@ def _columns(folder: Path) -> list[Path]:
         return [folder]
     columns = {path.parents[2] for path in folder.glob("*/seed-*/*/experiment.json")}
     columns |= {path.parent for path in folder.glob("*/experiment.json")}
+    if not folder.exists():
+        raise FedUnlearnError(
+            f"{folder} does not exist: name the folder of a run, of a comparison or of a Server",
+            code="missing",
+        )
     if not columns:
         raise FedUnlearnError(
             f"{folder} has neither an experiment.json nor seed-N/ROW folders: name the folder of a run, of a "

@@ -12,7 +12,7 @@ from .settings import flat, nested, typical
 
 
 def recipes(collection: Collection) -> list[tuple[str, str, str]]:
-    """Name and content of each TOML file, and the command that runs it."""
+    """Name and content of each file of settings, and the command that runs it, if there is one."""
     if collection.comparison:
         return [_comparison(collection)]
     alone = len(collection.rows) == 1
@@ -30,9 +30,7 @@ def _single(name: str, config: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _script(name: str, config: Mapping[str, Any]) -> tuple[str, str, str]:
-    text = json.dumps(config, indent=2, ensure_ascii=False)
-    made = "Python script" if config["kind"] == "server" else "experiment with successive requests"
-    return f"{name}.json", text, f"run the {made} that made this run again, in another folder"
+    return f"{name}.json", json.dumps(config, indent=2, ensure_ascii=False), ""
 
 
 def _own_code(config: Mapping[str, Any]) -> str:

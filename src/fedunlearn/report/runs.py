@@ -50,6 +50,11 @@ class Run:
         return str(self.config.get("method", ""))
 
     @property
+    def trains(self) -> bool:
+        """Return whether the run is a training of a ``Server``, which answers no request."""
+        return self.config.get("kind") == "server" and "request" not in self.config
+
+    @property
     def retrains(self) -> bool:
         """Whether the method trains a new model, so that its rounds repair nothing."""
         return self.method in EXACT
@@ -100,6 +105,8 @@ class Run:
     @property
     def origin(self) -> str:
         """The name of the model that the rows start from."""
+        if self.trains:
+            return "start"
         return "before the last request" if self.earlier else STAGES["start"]
 
     def _conflicts(self, stage: str) -> Metrics:

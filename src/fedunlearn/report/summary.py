@@ -75,18 +75,31 @@ def end(run: Run) -> Numbers:
 
 
 def minus(rows: Mapping[str, Sequence[Run]], reference: str) -> dict[str, list[Numbers]]:
-    """The ends of all other rows minus those of the reference, seed by seed."""
-    levels = {run.seed: end(run) for run in rows[reference]}
+    """Subtract the end of the reference from those of all other rows, seed by seed.
+
+    Scores of retained clients are left out where the two runs measured different ones.
+    """
+    levels = {run.seed: run for run in rows[reference]}
 
     def difference(run: Run) -> Numbers:
-        level = levels[run.seed]
-        return {key: value - level[key] for key, value in end(run).items() if key in level}
+        level = end(levels[run.seed])
+        alike = _retained(run) == _retained(levels[run.seed])
+        return {
+            key: value - level[key]
+            for key, value in end(run).items()
+            if key in level and (alike or not key.startswith("r_"))
+        }
 
     return {
         row: [difference(run) for run in runs if run.seed in levels]
         for row, runs in rows.items()
         if row != reference
     }
+
+
+def _retained(run: Run) -> set[str]:
+    """Return the keys of single retained clients at the end of a run."""
+    return {key for key in run.evaluated[-1] if key.startswith("r_") and " " in key}
 
 
 def _scores(row: Metrics) -> dict[str, float]:

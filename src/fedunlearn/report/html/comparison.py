@@ -11,7 +11,7 @@ from typing import Any
 from ...core import Metrics
 from ...measures.metrics import metric
 from ..conclusions import RULE, Judgement, headline, judge, noted, verdict, warnings
-from ..runs import Collection, Run
+from ..runs import STAGES, Collection, Run
 from ..settings import setting, shared
 from ..summary import Column, Numbers, mean, minus, origins, result_columns, summarise
 from . import plots
@@ -60,7 +60,12 @@ class Rows:
 
     @cached_property
     def judgement(self) -> Judgement:
-        asked = {tuple(run.targets) for runs in self.finished.values() for run in runs if run.forgetting}
+        asked = {
+            (run.config.get("start"), *run.targets)
+            for runs in self.finished.values()
+            for run in runs
+            if run.forgetting
+        }
         return judge(self.finished if self.collection.comparison or len(asked) == 1 else {})
 
     @cached_property
@@ -131,15 +136,19 @@ def _results(rows: Rows) -> Grid:
 
 
 def _differences(rows: Rows) -> Grid | None:
-    """What every finished row has more or less than retraining at the end."""
-    if len(rows.finished) < 2 or not rows.judgement.references:
+    """What every row of the same request has more or less than retraining at the end."""
+    judged = {row: rows.finished[row] for row in rows.judgement.memories}
+    if len(judged) < 2 or not rows.judgement.references:
         return None
     reference = rows.judgement.references[0]
-    found = minus(rows.finished, reference)
+    found = minus(judged, reference)
     keys = dict.fromkeys(key for runs in found.values() for numbers in runs for key in numbers)
     columns = [Column(key, metric(key), sign="+") for key in keys]
     lines = [(row, rows.places[row], [cell(shown, runs) for shown in columns]) for row, runs in found.items()]
-    return Grid(f"At the end, minus {reference} (% are points)", "Row", [*map(heading, columns)], lines)
+    units, key = "% are points", rows.utility
+    if key and any(key not in numbers for runs in found.values() for numbers in runs):
+        units += f"; {metric(key).title} is left out where other clients were measured"
+    return Grid(f"At the end, minus {reference} ({units})", "Row", [*map(heading, columns)], lines)
 
 
 def _ends(runs: Sequence[Run]) -> Cell:
@@ -240,15 +249,19 @@ def _scatter(rows: Rows) -> dict[str, Any] | None:
     aim = judgement.aim
     useful = metric(rows.utility)
     better = "Down and left is better." if useful.better == "lower" else "Up and left is better."
-    if judgement.nothing_to_forget:
+    if judgement.metric is None:
+        better = "The rows are not ranked: see the first sentence."
+    elif judgement.nothing_to_forget:
         better = f"{score.title} ranks nothing here: see the first sentence."
     elif score.better == "retraining":
         better = (
             f"Closer to the line is better, and {'lower' if useful.better == 'lower' else 'higher'} "
             f"{useful.title}; the line is the {score.title} of retraining."
             if aim is not None
-            else f"Without a retrain row, neither side is better: {score.title} has no good value in itself."
+            else f"Without a finished retrain row, no side is better: no {score.title} is good in itself."
         )
+    if [*rows.starts] == [STAGES["start"]]:
+        better += " All rows start at ω⁰."
     return {
         "x": x.marks(),
         "y": y.marks(),

@@ -126,7 +126,8 @@ def _figures(run: Run) -> list[Plot]:
     about = "The band spans the worst to the best retained client." if banded else ""
     scores = course("scores", "Forgetting and utility", [run], keys, about=about, band=banded)
     about = "How far the parameters have moved."
-    drawn = [scores, course("distance", "Distance to ω⁰", [run], ["distance"], about=about)]
+    origin = "the start" if run.trains else "ω⁰"
+    drawn = [scores, course("distance", f"Distance to {origin}", [run], ["distance"], about=about)]
     counted = series([run], "conflicts")
     if counted:
         y = plots.amounts([*counted.values(), 1.0], whole=True)
