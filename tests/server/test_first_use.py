@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.codes import refused
+from support.codes import refused, warned
 from torch import nn
 
 import fedunlearn as fu
@@ -248,7 +248,7 @@ def test_a_comparison_trains_as_long_as_training_unless_a_row_says_otherwise(tmp
 
 def test_a_rate_at_which_the_loss_only_rises_is_warned_of(tmp_path):
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    with pytest.warns(fu.FedUnlearnWarning, match="training has not made the model better"):
+    with warned("not-better", says="training has not made the model better"):
         server(tmp_path, model=model).train(5, 1e4)
 
 
