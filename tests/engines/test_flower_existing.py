@@ -119,7 +119,9 @@ def test_a_method_runs_with_one_more_handler_or_is_refused_before_round_one(how,
         assert 0 <= outcome.metrics[-1]["r_acc"] <= 1
         assert 0 <= outcome.metrics[-1]["forget_acc"] <= 1
     else:
-        with refused("unsuitable", says=r"cannot run on this federation|needs (public|cluster|slice)"):
+        with refused(
+            "history", "unsuitable", says=r"cannot run on this federation|needs (public|cluster|slice)"
+        ):
             forget(federation, model, ["site-2"], tmp_path, **asked)
         assert not nodes.pushed
         assert module_hash(model) == module_hash(omega0[0])

@@ -422,7 +422,7 @@ def test_a_method_whose_history_was_not_recorded_is_refused_before_round_one(tmp
     nodes = grid(served(NAME))
     federation = flower.connect(nodes, network(NAME), clients=5, patience=QUICK)
     asked = len(nodes.pushed)
-    with refused("unsuitable", says=r"federaser needs norms.*, on Flower flower.Recording"):
+    with refused("history", says=r"federaser needs norms.*, on Flower flower.Recording"):
         forget(federation, network(NAME), ["site-1"], tmp_path, method="federaser")
     assert len(nodes.pushed) == asked
 
