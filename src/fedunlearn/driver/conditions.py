@@ -22,7 +22,7 @@ from ..core.errors import warn
 from .guards import Guards
 from .participation import Participation
 from .preconditions import preconditions
-from .probes import Conflicts, Probe
+from .probes import Probe
 from .stopping import StopRule, require_rules
 
 
@@ -30,14 +30,14 @@ from .stopping import StopRule, require_rules
 class Conditions:
     """The settings of a run: training, participation, evaluation, stop rules and guards."""
 
-    training: LocalTraining = LocalTraining()
-    seed: int = 0
-    evaluate_every: int = 1
-    participation: Participation = Participation()
-    stop: Sequence[StopRule] = ()
-    probes: Sequence[Probe] = (Conflicts(),)
-    guards: Guards | None = None
-    floor: float | None = None
+    training: LocalTraining
+    seed: int
+    evaluate_every: int
+    participation: Participation
+    stop: Sequence[StopRule]
+    probes: Sequence[Probe]
+    guards: Guards | None
+    floor: float | None
 
     def __post_init__(self) -> None:
         require_rules(self.stop)

@@ -23,9 +23,8 @@ from ..driver import Guards, Participation
 from ..evidence.measures import EXACT, listed
 from ..evidence.verdicts import MINIMUM
 from ..methods import Recommendation, Schedule, recommend
+from .claim import Claim
 from .plan_checks import about, cautions, obstacles
-
-PROCESS_ONLY, EQUIVALENT = "PROCESS_ONLY", "BEHAVIOURALLY_EQUIVALENT"
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ def make_plan(
         tuple(client for client in request.clients if client not in present),
         tuple(sorted(requirements.needs(phases))),
         tuple(_reveals(chosen, phases, request, guards)) if phases else (),
-        PROCESS_ONLY if impossible else EQUIVALENT,
+        Claim.PROCESS_ONLY if impossible else Claim.BEHAVIOURALLY_EQUIVALENT,
         tuple(_evidence(chosen, retrainings, judged=not impossible)),
         impossible,
         tuple(cautions(chosen, phases, request, present, poisoned=poisoned, trained=trained)),

@@ -86,27 +86,16 @@ def _hits(share: float, n: int) -> int:
 
 def corrected(several: Sequence[Mapping[str, Influence]]) -> list[dict[str, Influence]]:
     """Judge differences by the noise floor and, of shares, by exact tests after Holm over all audits."""
-    tested = [(place, client) for place, found in enumerate(several) for client in found]
-    known = [each for each in tested if several[each[0]][each[1]].p_value is not None]
-    levels = dict(
-        zip(
-            known,
-            holm([several[place][client].p_value or 0.0 for place, client in known], ALPHA),
-            strict=True,
-        )
-    )
-    return [
-        {
-            client: each
-            if each.p_value is None and each.beyond is not None
-            else replace(
-                each,
-                beyond=each.beyond_floor and (each.p_value is None or each.p_value <= levels[place, client]),
-            )
-            for client, each in found.items()
-        }
-        for place, found in enumerate(several)
-    ]
+    p_values = [each.p_value for found in several for each in found.values() if each.p_value is not None]
+    levels = iter(holm(p_values, ALPHA))
+
+    def judged(each: Influence) -> Influence:
+        if each.p_value is not None:
+            significant = each.p_value <= next(levels)
+            return replace(each, beyond=each.beyond_floor and significant)
+        return each if each.beyond is not None else replace(each, beyond=each.beyond_floor)
+
+    return [{client: judged(each) for client, each in found.items()} for found in several]
 
 
 def influence_sentence(measure: str, found: Mapping[str, Influence], targets: Collection[str]) -> str:

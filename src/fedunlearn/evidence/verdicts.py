@@ -162,8 +162,7 @@ def decide(
             verdict = Verdict.INCONCLUSIVE
         elif gate is not Verdict.UNDER:
             verdict = Verdict.NO_SIGNAL
-    sentence = _sentence(verdict, model, gate, margin, minimum, level)
-    return _finding(verdict, model, sentence, margin, gate, level)
+    return _finding(verdict, model, gate, margin, minimum, level)
 
 
 def alarm_levels(comparisons: Sequence[Paired], level: float = ALARM_LEVEL) -> tuple[float, ...]:
@@ -234,13 +233,7 @@ def tail_alarm(
 
 def tail_finding(found: Paired, *, level: float = ALARM_LEVEL) -> Finding:
     """Say what a comparison of the hardest examples shows: an alarm, or nothing."""
-    verdict = _outcome(found, None, level)
-    sentence = (
-        f"No alarm among the {found.n_forgotten} hardest forgotten examples, which are too few to claim more."
-    )
-    if verdict.alarm:
-        sentence = _sentence(verdict, found, None, None, 0, level)
-    return _finding(verdict, found, sentence, None, None, level)
+    return _finding(_outcome(found, None, level), found, None, None, 0, level)
 
 
 def _p_value(found: Paired) -> float:
@@ -270,14 +263,14 @@ def _possible(auc: Estimate) -> Interval:
 def _finding(
     verdict: Verdict,
     found: Paired,
-    sentence: str,
-    margin: float | None,
     gate: Verdict | None,
+    margin: float | None,
+    minimum: int,
     level: float,
 ) -> Finding:
     return Finding(
         verdict,
-        sentence,
+        _sentence(verdict, found, gate, margin, minimum, level),
         found.model.value,
         _possible(found.model),
         found.n_forgotten,
@@ -319,6 +312,11 @@ def _sentence(
             )
         case Verdict.NO_SIGNAL:
             return f"No signal: {_BLIND[gate]}, so it cannot certify any other."
+    if margin is None:
+        return (
+            f"No alarm among the {found.n_forgotten} hardest forgotten examples, which are too few to claim "
+            "more."
+        )
     fewest = min(found.n_forgotten, found.n_unseen)
     if fewest < ALARM_MINIMUM and 0 not in alarm:
         return (

@@ -156,18 +156,12 @@ def answer(step: Step, way: Way, *, known: bool = False, **options: Any) -> tupl
             names, there = ", ".join(step.targets), ", ".join(retained[:20])
             LOG.warning("nobody knows whether %s took part: present are %s", names, there)
         LOG.info("targets: %s; retained: %d clients", ", ".join(step.targets), len(retained))
-    outcome, place = attempt(
-        step, way, f"forget-{slug('-'.join(step.targets))}-{slug(way.method)}", **options
-    )
+    name = f"forget-{slug('-'.join(step.targets))}-{slug(way.method)}"
+    outcome, place = step.run(name, way.phases, way.plan(step), "request", **options, **way.conditions)
     if outcome.status.failed:
         raise ForgettingFailed(outcome)
     warn_of(outcome)
     return outcome, place
-
-
-def attempt(step: Step, way: Way, name: str, **options: Any) -> tuple[Outcome, Path]:
-    """Run a request in the folder of that name, whether it succeeds or not."""
-    return step.run(name, way.phases, way.plan(step), "request", **options, **way.conditions)
 
 
 def require_able(step: Step, way: Way) -> None:
@@ -235,9 +229,11 @@ def compare(
     folder = f"compare-{slug('-'.join(step.targets))}/seed-{step.surroundings.seed}"
     for unknown in sorted({way.unknown for way in ways.values()} - {""}):
         warn(unknown, "effort-unknown")
-    outcomes = {}
+    outcomes = dict[str, Outcome]()
     for row, way in ways.items():
-        outcome, _ = outcomes[row], _ = attempt(step, way, f"{folder}/{slug(row)}")
+        name = f"{folder}/{slug(row)}"
+        outcome, _ = step.run(name, way.phases, way.plan(step), "request", **way.conditions)
+        outcomes[row] = outcome
         step = replace(step, left_out=frozenset())
         if outcome.status.failed:
             warn(f"row {row!r} failed ({outcome.status}): {outcome.reason}", "row-failed")
