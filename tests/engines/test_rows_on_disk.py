@@ -16,7 +16,7 @@ from support.federations import forget, holdings, network
 from fedunlearn import Parallel, Sequential, Terms, flatten, train
 from fedunlearn.core import rows
 from fedunlearn.engines.memory import SharedMemory
-from fedunlearn.maths.paging import let_go
+from fedunlearn.maths.paging import release_pages
 
 MEGABYTE = torch.zeros(1 << 18)
 
@@ -41,18 +41,18 @@ def test_a_matrix_on_disk_keeps_its_content_when_the_process_lets_go_of_it(no_me
     matrix.copy_(torch.arange(64).unsqueeze(1))
     assert mapped_megabytes() - before > 60
     for row in matrix:
-        let_go(row)
+        release_pages(row)
     assert mapped_megabytes() - before < 8
     assert torch.equal(matrix[:, ::5000].sum(1), torch.arange(64) * 53.0)
-    let_go(matrix)
+    release_pages(matrix)
     assert mapped_megabytes() - before < 8
     assert list(no_memory.iterdir()) == []
 
 
 def test_letting_go_of_other_memory_changes_nothing(no_memory):
     on_disk, in_memory = rows.empty(1, MEGABYTE), torch.ones(1 << 18)
-    let_go(in_memory)
-    let_go(torch.empty(0))
+    release_pages(in_memory)
+    release_pages(torch.empty(0))
     assert in_memory.eq(1).all()
     assert on_disk.shape == (1, 1 << 18)
 

@@ -10,7 +10,7 @@ from support.audits import TARGET, before, marked, network, retrained
 import fedunlearn as fu
 from fedunlearn.evidence import Evidence
 from fedunlearn.measures.evidence import MEASURES
-from fedunlearn.report.account import beside, measures
+from fedunlearn.report.account import further_measures, measures
 from fedunlearn.report.audits import TABLES
 from fedunlearn.report.glossary import glossary
 
@@ -38,7 +38,7 @@ def test_a_measure_reads_alike_wherever_it_is_shown(key):
     (line,) = [line for line in measures(evidence(), TARGET) if line[0] == title]
     assert line[1] == text
     assert line[-1] == measure.metric.help
-    for other in beside(evidence(), TARGET):
+    for other in further_measures(evidence(), TARGET):
         assert other[0] != title or other[1].startswith(text)
     columns = {column.key: column for table in TABLES.values() for column in table}
     for name, column in columns.items():

@@ -84,13 +84,13 @@ def audit(
 
 def _print_evidence(found: Evidence, run: Path) -> None:
     from ..report import collect
-    from ..report.account import beside, clients
+    from ..report.account import clients, further_measures
 
     out.print()
     for target, evidence in found.targets.items():
         out.print(f"target {target}", soft_wrap=True)
         print_table(_target_table(evidence))
-        if measured := beside(found, target):
+        if measured := further_measures(found, target):
             print_table(measured)
     for measure in found.influence:
         out.print(f"{measure} of each client on unseen data")

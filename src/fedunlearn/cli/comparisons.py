@@ -119,10 +119,10 @@ def _side_by_side(
     wanted: Comparison, folder: Path, name: str, found: Results, columns: Mapping[str, Collection]
 ) -> None:
     """Ours, the paper's and the difference, on the screen and in files."""
-    from ..studies.paper import beside, write_tables
+    from ..studies.paper import compare_with_paper, write_tables
     from ..studies.paper.side_by_side import counted, grid, meaning, setup
 
-    cells = beside(wanted, found)
+    cells = compare_with_paper(wanted, found)
     for column in wanted.columns:
         out.print(f"\n{column}", style="bold", end="  ")
         print_text(setup(found.settings[column]))

@@ -31,7 +31,7 @@ from ..core import (
 )
 from ..core.rows import empty
 from ..evidence import Scores, auc
-from ..maths.paging import let_go
+from ..maths.paging import release_pages
 from . import audit, canaries, relearning, trial
 from . import data as holdings
 from .data import AUDITED, ClientData, Data, Examples
@@ -146,7 +146,7 @@ class Learner:
             for loss, row, batch in zip(found, out, batches, strict=True):
                 torch.mul(gradients, lr, out=row)
                 gradients.zero_()
-                let_go(row)
+                release_pages(row)
                 size = len(batch.y)
                 replies.append(Reply(row, size, {"train": {"loss": Mean(float(loss * size), size)}}))
         return replies
@@ -169,7 +169,7 @@ class Learner:
         with self._seeded(terms.seed_of(client), data):
             self._module.train()
             losses, seen = run(self._epochs(client, data, job, terms), job, terms, out)
-        let_go(out)
+        release_pages(out)
         trained = {"loss": Mean(float(torch.stack(losses).sum()), seen)} if losses else {}
         return Reply(
             out,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ..maths.paging import let_go
+from ..maths.paging import release_pages
 from .errors import require
 from .rows import empty
 from .seeds import derive, generator
@@ -283,8 +283,8 @@ class Replies(Mapping[ClientId, Reply]):
         copied = empty(len(rows), first)
         for row, copy in zip(rows, copied, strict=True):
             copy.copy_(row)
-            let_go(row)
-            let_go(copy)
+            release_pages(row)
+            release_pages(copy)
         return copied
 
     def mean(self, changed: Callable[[Vector], Vector] = lambda moved: moved) -> Vector:
@@ -327,5 +327,5 @@ class Replies(Mapping[ClientId, Reply]):
         total = changed(first.moved) * weights[0]
         for reply, weight in zip(others, weights[1:], strict=True):
             total.add_(changed(reply.moved), alpha=weight)
-            let_go(reply.moved)
+            release_pages(reply.moved)
         return total

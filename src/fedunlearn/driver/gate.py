@@ -12,7 +12,7 @@ from torch import Size, Tensor
 
 from ..core import Buffers, ClientId, Failure, Job, Jobs, Mean, Reason, Replies, Reply, Statistics
 from ..core.task import valid_score
-from ..maths.paging import let_go
+from ..maths.paging import release_pages
 
 MOST = 2**63 - 1
 """The largest count."""
@@ -140,7 +140,7 @@ def _require_bounded(name: str, value: Tensor) -> None:
     if not value.numel():
         return
     least, most = map(float, value.detach().aminmax())
-    let_go(value)
+    release_pages(value)
     if not (math.isfinite(least) and math.isfinite(most)):
         raise Refused(Reason.NOT_FINITE, f"sent a {name} that is not finite")
     if (largest := max(-least, most)) > LARGEST[value.dtype]:

@@ -67,12 +67,12 @@ def too_few(
         there = {*present}.intersection(phase.learners(request))
         if len(there) < participation.minimum:
             yield (
-                f"{able(len(there))} and the minimum is {participation.minimum}: wait for others, or lower "
-                "the minimum"
+                f"{shortage(len(there))} and the minimum is {participation.minimum}: wait for others, or "
+                "lower the minimum"
             )
 
 
-def able(count: int) -> str:
+def shortage(count: int) -> str:
     """Return the number of clients that can train now, as the beginning of a sentence."""
     return f"{count} client{'' if count == 1 else 's'} that can train {'is' if count == 1 else 'are'} present"
 

@@ -33,7 +33,7 @@ from .conditions import Run, from_scratch
 from .endings import completed, explained, incomplete, starting
 from .gate import admit
 from .guardian import Guardian
-from .preconditions import able
+from .preconditions import shortage
 from .probes import Exchange, FinishedRound
 from .sentences import sentence
 
@@ -170,7 +170,7 @@ class Round:
         minimum, there = self.run.conditions.participation.minimum, len(self.request.asked)
         if there < minimum:
             place = {"round": self.before.round + 1, "stage": self.phase.stage}
-            raise MissingReply(sentence("too_few_present", able=able(there), minimum=minimum, **place))
+            raise MissingReply(sentence("too_few_present", who=shortage(there), minimum=minimum, **place))
 
     def _require_jobs(self, jobs: Jobs) -> None:
         """Refuse what a method's author may yield by mistake."""

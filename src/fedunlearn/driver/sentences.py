@@ -16,7 +16,7 @@ SENTENCES: Mapping[str, str] = {
     "update_not_finite": "{client} {detail}",
     "updates_not_finite": "{client} {detail}, as did all other clients,",
     "check_data": "check the data of {client}, or ",
-    "too_few_present": "{able} in round {round} of {stage}, and the minimum is {minimum}: resume later",
+    "too_few_present": "{who} in round {round} of {stage}, and the minimum is {minimum}: resume later",
     "too_few_usable": (
         "{answered} of {asked} clients sent what can be used in round {round} of {stage}{minimum}: {missing}"
     ),

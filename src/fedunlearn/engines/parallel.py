@@ -34,7 +34,7 @@ from ..core import (
 )
 from ..tasks import Classification
 from .memory import Place, SharedMemory
-from .sequential import attempt_together, grouped, sorted_out, split_known, training_order
+from .sequential import attempt_together, grouped, merge_replies, split_known, training_order
 from .workers import Message, Result, WorkerPool
 
 
@@ -133,7 +133,7 @@ class Parallel:
                     displacement=displacement,
                     buffers={name: value.clone() for name, value in named},
                 )
-        return sorted_out(found, missing)
+        return merge_replies(found, missing)
 
     def _effort(self, client: ClientId, job: Job) -> int:
         """How much a job has to read, so that the longest begin first."""

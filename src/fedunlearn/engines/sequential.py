@@ -65,7 +65,7 @@ class Sequential:
         found: dict[ClientId, Reply | Failure] = {}
         for group in grouped(self._learner, self._data, known, terms):
             found |= attempt_together(self._learner, group, self._data, known[group[0]], terms, rows)
-        return sorted_out(found, missing)
+        return merge_replies(found, missing)
 
 
 def grouped(
@@ -128,7 +128,7 @@ def attempt(
         )
 
 
-def sorted_out(found: Mapping[ClientId, Reply | Failure], missing: Mapping[ClientId, Failure]) -> Replies:
+def merge_replies(found: Mapping[ClientId, Reply | Failure], missing: Mapping[ClientId, Failure]) -> Replies:
     """Replies, and beside them who has none; a warning tells of the first client that failed."""
     failed = {client: each for client, each in found.items() if isinstance(each, Failure)}
     if failed:

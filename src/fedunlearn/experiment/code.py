@@ -21,7 +21,7 @@ def sha256(path: Path) -> str:
 
 
 def import_code(path: Path, recorded: str = "", *, alone: bool = False) -> str:
-    """Imports a file, unless a file with the same content was imported before, and returns its SHA-256.
+    """Import a file, unless a file with the same content was imported before, and return its SHA-256.
 
     A file that is not the ``recorded`` one is refused. Modules beside it can be imported from it, unless it
     stands ``alone``.

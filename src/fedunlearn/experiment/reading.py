@@ -65,14 +65,14 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def add_code(values: dict[str, Any], files: Iterable[Path]) -> None:
-    """Adds Python files to those that the values ``use``."""
+    """Add Python files to those that the values ``use``."""
     if files := list(files):
         named = values.get("use", [])
         values["use"] = [*(named if isinstance(named, list) else [named]), *files]
 
 
 def override(values: dict[str, Any], text: str) -> None:
-    """Sets what ``table.key=value`` says."""
+    """Set what ``table.key=value`` says."""
     key, sign, written = text.partition("=")
     if not sign:
         raise FedUnlearnError(
@@ -117,7 +117,7 @@ def check(values: Mapping[str, Any], source: str) -> Experiment:
 
 
 def _with_files(experiment: Experiment) -> Experiment:
-    """Imports the code that is used, and records the digests of all files."""
+    """Import the code that is used, and record the digests of all files."""
     changes: dict[str, Any] = {}
     if experiment.use:
         paths = {file.path.absolute(): file.sha256 for file in experiment.use}

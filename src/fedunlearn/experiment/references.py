@@ -22,7 +22,7 @@ Show = Callable[[str], AbstractContextManager[Listener]]
 
 @contextmanager
 def unseen(name: str) -> Iterator[Listener]:
-    """Shows nothing."""
+    """Show nothing."""
     yield lambda event: None
 
 

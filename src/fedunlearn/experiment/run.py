@@ -47,7 +47,7 @@ def perform(
     workers: int | None = None,
     elsewhere: Callable[[nn.Module, Stage], Federation] | None = None,
 ) -> Outcome:
-    """Runs the experiment in a folder, or goes on with what the folder already holds.
+    """Run the experiment in a folder, or go on with what the folder already holds.
 
     ``workers`` (one for each core, unless given) decides about time, not about the result, and so does
     ``elsewhere``, which connects with clients on other machines for a stage.
@@ -94,7 +94,7 @@ def perform(
 
 
 def _require_enough(setting: Setting) -> None:
-    """Refuses before pre-training what could not be answered after it; the last request has the fewest."""
+    """Refuse before pre-training what could not be answered after it; the last request has the fewest."""
     *_, last = turns(setting)
     request = last.request(setting, setting.fresh("pre-training"), ())
     for problem in too_few(setting.experiment.phases(), request, last.clients, setting.participation):
@@ -138,7 +138,7 @@ def _answer(
     checkpoint_seconds: float,
     workers: int | None,
 ) -> Outcome:
-    """Runs a request in its folder, or what is left of it."""
+    """Run a request in its folder, or what is left of it."""
     experiment = setting.experiment
     with setting.federation(turn.clients, workers, Stage.UNLEARNING) as federation:
         return run_in(
@@ -167,7 +167,7 @@ def stop_rules(experiment: Experiment) -> list[Below]:
 
 
 def resume(folder: Path, listeners: Sequence[Listener] = (), *, workers: int | None = None) -> Outcome:
-    """Continues a run that was stopped."""
+    """Continue a run that was stopped."""
     return perform(recorded(folder), folder, listeners, workers=workers)
 
 
@@ -191,7 +191,7 @@ def recorded(folder: Path) -> Experiment:
 
 
 def _require_own(run: RunFolder, config: Mapping[str, Any]) -> None:
-    """Makes sure that a folder is new, or that its run is of this experiment and unfinished.
+    """Make sure that a folder is new, or that its run is of this experiment and unfinished.
 
     One in which pre-training has not ended holds nothing yet.
     """

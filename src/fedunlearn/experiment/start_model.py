@@ -53,7 +53,7 @@ def read_model(file: UserFile, module: nn.Module) -> State:
 
 
 def _require_same(path: str, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Refuses other names, shapes, or numbers that are no floats where the model has floats."""
+    """Refuse other names, shapes, or numbers that are no floats where the model has floats."""
     for name in found:
         if name not in wanted:
             raise FedUnlearnError(

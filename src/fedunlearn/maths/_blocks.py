@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .paging import let_go
+from .paging import release_pages
 
 BLOCK_BYTES = 4 << 20
 """Size of a block; small enough to stay in the cache while it is used two or three times."""
@@ -42,6 +42,6 @@ def blocks(
         yield part, block
         read += rows.element_size() * len(rows) * (part.stop - start)
         if read > MOST_MAPPED:
-            let_go(rows)
+            release_pages(rows)
             read = 0
-    let_go(rows)
+    release_pages(rows)

@@ -13,14 +13,14 @@ _MAPS: list[tuple[int, int, weakref.ref[mmap.mmap]]] = []
 
 
 def watch(memory: mmap.mmap) -> None:
-    """Makes the map of a file known: ``let_go`` leaves all other memory alone."""
+    """Register the map of a file: ``release_pages`` leaves all other memory alone."""
     _MAPS[:] = [entry for entry in _MAPS if entry[2]() is not None]
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     _MAPS.append((address, address + len(memory), weakref.ref(memory)))
 
 
-def let_go(tensor: Tensor) -> None:
-    """Says that a tensor will not be used for a while.
+def release_pages(tensor: Tensor) -> None:
+    """Release the pages of a tensor that will not be used for a while.
 
     If it lies in a file, its pages leave the memory of this process; the file keeps their content.
     """

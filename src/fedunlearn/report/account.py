@@ -111,7 +111,7 @@ def measures(evidence: Evidence, target: str) -> Lines:
     return [[*line, helps.get(line[0], "Meaning")] for line in lines]
 
 
-def beside(evidence: Evidence, target: str) -> Lines:
+def further_measures(evidence: Evidence, target: str) -> Lines:
     """The measures beside the verdict with their intervals; empty where there are none."""
     shown = [measure for key, measure in MEASURES.items() if key not in ("auc", "hardest", "plain")]
     lines = _measured(evidence, target, shown, intervals=True)

@@ -20,7 +20,7 @@ from .tables import Lines
 REFERENCES = {"omega0": "ω⁰", "retraining-1": "retraining", "retraining-2": "second retraining"}
 """Models that a comparison audits itself: titles by folder below ``references/seed-N``."""
 
-Told = tuple[str, str, float | str | None]
+CellText = tuple[str, str, float | str | None]
 """The text of a cell, its standard deviation, and what it is sorted by; None if there is nothing to show."""
 
 
@@ -31,13 +31,13 @@ class Column:
     key: str
     title: str
     help: str
-    told: Callable[[Sequence[Evidence]], Told]
+    told: Callable[[Sequence[Evidence]], CellText]
 
 
 def _numbers(metric: Metric, of: Callable[[Evidence], float | None]) -> Column:
     """The mean of a number over audits ± its sample standard deviation (n − 1)."""
 
-    def told(evidence: Sequence[Evidence]) -> Told:
+    def told(evidence: Sequence[Evidence]) -> CellText:
         values = [value for each in evidence if (value := of(each)) is not None]
         return (*mean_text(metric, values), fmean(values) if values else None)
 
@@ -45,7 +45,7 @@ def _numbers(metric: Metric, of: Callable[[Evidence], float | None]) -> Column:
 
 
 def _words(key: str, title: str, help: str, tell: Callable[[Sequence[Evidence]], str]) -> Column:
-    def told(evidence: Sequence[Evidence]) -> Told:
+    def told(evidence: Sequence[Evidence]) -> CellText:
         text = tell(evidence)
         return text, "", None if text == "–" else text
 
@@ -271,5 +271,5 @@ def evidence_tables(rows: Mapping[str, Sequence[Path]]) -> list[Lines]:
     ]
 
 
-def _text(told: Told) -> str:
+def _text(told: CellText) -> str:
     return " ".join(filter(None, told[:2]))

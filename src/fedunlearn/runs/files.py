@@ -35,7 +35,7 @@ class Cipher(Protocol):
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns an error of the operating system into one clear sentence."""
+    """Turn an error of the operating system into one clear sentence."""
     try:
         yield
     except OSError as error:
@@ -48,12 +48,12 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder that only its owner can access, unless it exists."""
+    """Create a folder that only its owner can access, unless it exists."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Replaces a file atomically and durably: temporary file, fsync, rename, fsync of the folder.
+    """Replace a file atomically and durably: temporary file, fsync, rename, fsync of the folder.
 
     Only its owner can read a private file.
     """
@@ -89,28 +89,28 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes partial files of killed processes; call it only while holding the folder's lock."""
+    """Remove partial files of killed processes; call it only while holding the folder's lock."""
     for partial in folder.glob(f".*.{'[0-9a-f]' * 16}.partial"):
         partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes indented JSON with sorted keys, for reading and comparing."""
+    """Write indented JSON with sorted keys, for reading and comparing."""
     write(path, json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """What ``write_json`` writes."""
+    """Return what ``write_json`` writes."""
     return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
-    """Writes a private safetensors file with a checksum of tensors and metadata."""
+    """Write a private safetensors file with a checksum of tensors and metadata."""
     write(path, tensor_bytes(tensors, **metadata), private=True)
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """What ``write_tensors`` writes."""
+    """Return what ``write_tensors`` writes."""
     contiguous: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stored = {other.untyped_storage().data_ptr() for other in contiguous.values()}
@@ -121,7 +121,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads tensors and metadata written by ``write_tensors``; raises an error if the file is damaged."""
+    """Read tensors and metadata written by ``write_tensors``; raise an error if the file is damaged."""
     try:
         if cipher is not None:
             content = cipher.open(path.read_bytes())
@@ -143,7 +143,7 @@ def read_tensors(path: Path, cipher: Cipher | None = None) -> tuple[dict[str, Te
 
 
 def read_unverified(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads the tensors and metadata of any safetensors file.
+    """Read the tensors and metadata of any safetensors file.
 
     The library opens a file twice: if another process has replaced it in between, it is read again.
     """
@@ -175,7 +175,7 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Holds the lock of a folder; the operating system releases it when the process ends."""
+    """Hold the lock of a folder; the operating system releases it when the process ends."""
     lock = FileLock(path)
     with explained(path):
         make_folder(path.parent)

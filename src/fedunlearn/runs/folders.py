@@ -68,7 +68,7 @@ class Folder:
         remove: Iterable[str] = (),
         metrics: Entry | None = None,
     ) -> None:
-        """Replaces files in their order, then removes some; a kill in between does no damage.
+        """Replace files in their order, then remove some; a kill in between does no damage.
 
         ``metrics`` is what the metrics file begins with from now on; the caller has written it already.
         """
@@ -114,7 +114,7 @@ class Folder:
             yield
 
     def _put(self, manifest: Manifest) -> None:
-        """Writes the next manifest; if that fails, the old or the new one is there."""
+        """Write the next manifest; if that fails, the old or the new one is there."""
         new = replace(manifest, number=self._manifest.number + 1, previous=self._manifest.sha256)
         self._ours = {self._manifest.as_bytes(), new.as_bytes()}
         write(self.path / MANIFEST, new.as_bytes())
@@ -128,7 +128,7 @@ def claim(
     cipher: Cipher | None = None,
     verified: Verified | None = None,
 ) -> Folder:
-    """Opens a folder for writing, so that no process that opened it before writes any more.
+    """Open a folder for writing, so that no process that opened it before writes any more.
 
     A damaged folder is refused, and so is one whose files no manifest lists. Bad checkpoints are removed as
     long as there is a good one. ``identity`` is what the folder is for, from now on; None leaves it as it is.
@@ -167,7 +167,7 @@ def settled(path: Path, manifest: Manifest) -> Manifest:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Holds the folder itself, which nobody deletes as they might its lock file; not on Windows."""
+    """Hold the folder itself, which nobody deletes as they might its lock file; not on Windows."""
     if not LOCK_EX:
         yield
         return

@@ -148,9 +148,9 @@ def parse(content: bytes) -> Manifest | None:
 def verify(
     folder: Path, *, resuming: bool = False, only: str | None = None, remedy: str = RECOVERY_HINT
 ) -> Manifest | None:
-    """Compares the files of a folder with its manifest and refuses a folder in which any of them differs.
+    """Compare the files of a folder with its manifest and refuse a folder in which any of them differs.
 
-    Returns None for a folder without a manifest, such as a copy for reports. ``resuming`` puts up with bad
+    Return None for a folder without a manifest, such as a copy for reports. ``resuming`` puts up with bad
     checkpoints as long as there is a good one. ``only`` looks at one file. ``remedy`` is what to do.
     """
     manifest, found = problems(folder, only)
@@ -161,7 +161,7 @@ def verify(
 def refuse(
     folder: Path, manifest: Manifest | None, found: Mapping[str, str], remedy: str = RECOVERY_HINT
 ) -> None:
-    """Says what is wrong with the files of a folder, if anything is."""
+    """Say what is wrong with the files of a folder, if anything is."""
     if not found:
         return
     listed = len(manifest.files) if manifest else 0
@@ -179,7 +179,7 @@ def refuse(
 
 
 def require_listed(folder: Path) -> None:
-    """Refuses a folder whose files no manifest lists: it can be read, but not written."""
+    """Refuse a folder whose files no manifest lists: it can be read, but not written."""
     if read_raw(folder) is None and covered(folder):
         raise FedUnlearnError(
             f"{folder} has no {MANIFEST}, so its files can be reported, but not continued or audited: "
@@ -197,7 +197,7 @@ def without_spare(manifest: Manifest | None, found: Mapping[str, str]) -> dict[s
 
 
 def usable(folder: Path) -> Callable[[Path], bool]:
-    """Tells which checkpoints of a folder can be used, with a note about the others."""
+    """Say which checkpoints of a folder can be used, with a note about the others."""
     manifest, found = problems(folder)
     refuse(folder, manifest, without_spare(manifest, found))
     tell_bad(folder, found)
@@ -205,7 +205,7 @@ def usable(folder: Path) -> Callable[[Path], bool]:
 
 
 def tell_bad(folder: Path, found: Mapping[str, str]) -> None:
-    """Notes that checkpoints are left out."""
+    """Note that checkpoints are left out."""
     for name, problem in found.items():
         warn(f"{folder / name} {problem}; the run continues from the checkpoint before", "older-checkpoint")
 
@@ -321,7 +321,7 @@ def _sealed(path: Path) -> bool:
 
 
 def tell_unverified(folders: Iterable[Path]) -> None:
-    """Notes that folders have no manifest, or one that took over files as they were."""
+    """Note that folders have no manifest, or one that took over files as they were."""
     if named := list(folders):
         where = str(named[0]) if len(named) == 1 else f"{named[0]} and {len(named) - 1} more"
         warn(

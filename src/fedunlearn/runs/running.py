@@ -131,7 +131,7 @@ def run_in(
     checkpoint_seconds: float = 5.0,
     **options: Any,
 ) -> Outcome:
-    """Runs the phases and records metrics, checkpoints, the final model and the outcome in a folder.
+    """Run the phases and record metrics, checkpoints, the final model and the outcome in a folder.
 
     ``identity`` holds everything that decides the result: a checkpoint of another one is refused. ``module``
     is overwritten with the final model; ``options`` go to ``unlearn``. ``witnesses`` run before a
@@ -155,7 +155,7 @@ def run_in(
 
 
 def conclude(folder: Folder, module: nn.Module, outcome: Outcome) -> None:
-    """Writes how a run ended, and its final model, with which the module is overwritten."""
+    """Write how a run ended, and its final model, with which the module is overwritten."""
     vectors.load(module, outcome.state)
     ended = {
         "status": outcome.status,

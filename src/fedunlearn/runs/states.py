@@ -12,7 +12,7 @@ from .files import Cipher, read_tensors, tensor_bytes, write
 
 
 def write_state(path: Path, state: State, **metadata: str) -> None:
-    """Writes a state: parameters, memory, buffers, round and status."""
+    """Write a state: parameters, memory, buffers, round and status."""
     write(path, state_bytes(state, **metadata), private=True)
 
 
@@ -28,7 +28,7 @@ def state_bytes(state: State, **metadata: str) -> bytes:
 
 
 def read_state(path: Path, cipher: Cipher | None = None) -> tuple[State, dict[str, str]]:
-    """Reads a state and its metadata, written by ``write_state``."""
+    """Read a state and its metadata, written by ``write_state``."""
     tensors, metadata = read_tensors(path, cipher)
     if "state" not in metadata:
         raise FedUnlearnError(f"{path} has tensors, but not the state of a run: name another file")

@@ -30,7 +30,7 @@ from ...core.errors import warn
 from ...core.hashes import fingerprint, module_hash
 from ...signing import ErasureRequest, check_request, require_unused, use_nonce
 from ...tasks import Classification
-from ..sequential import sorted_out
+from ..sequential import merge_replies
 from .dialects import Dialect, Jobs, Weights
 from .mail import Mail, lost, said
 from .nodes import Node, Nodes
@@ -194,7 +194,7 @@ class FlowerFederation:
                 missing |= dict.fromkeys(by_node[name], late)
             if not arrived and (awaited or mail.pending):
                 mail.pause()
-        return sorted_out(found, missing)
+        return merge_replies(found, missing)
 
     def _read(self, jobs: Mapping[ClientId, Job], reply: Message) -> dict[ClientId, Reply | Failure]:
         if reply.has_error():

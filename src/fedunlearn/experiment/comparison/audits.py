@@ -51,7 +51,7 @@ def reference_trainings(comparison: Comparison, folder: Path) -> dict[str, tuple
 
 
 def audit_runs(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
-    """Audits what has no evidence by this comparison's standard; a run that failed has no model to audit."""
+    """Audit what has no evidence by this comparison's standard; a run that failed has no model to audit."""
 
     def named(path: Path) -> str:
         return str(path.relative_to(folder))
@@ -91,7 +91,7 @@ def _audit(
     relearn: int,
     workers: int | None,
 ) -> None:
-    """Audits runs that share ω⁰, and with ``references`` also ω⁰ and the retrainings themselves."""
+    """Audit runs that share ω⁰, and with ``references`` also ω⁰ and the retrainings themselves."""
     names = reference_rounds(recorded(runs[0]))
     beside = ("omega0", *(name for name in names if name.startswith("retraining")))
     themselves = {name: home / name for name in beside if references}

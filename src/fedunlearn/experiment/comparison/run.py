@@ -42,9 +42,9 @@ def planned(comparison: Comparison, folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def carry_out(comparison: Comparison, folder: Path, show: Show, *, workers: int | None = None) -> None:
-    """Performs what is missing, goes on with what was cut off, and leaves alone what has ended.
+    """Perform what is missing, go on with what was cut off, and leave alone what has ended.
 
-    Then it audits the runs whose experiments keep examples aside for that.
+    Then audit the runs whose experiments keep examples aside for that.
     """
     _require_data(comparison, folder)
     for seed in comparison.seeds:
@@ -77,7 +77,7 @@ def _tuning(comparison: Comparison, folder: Path, column: str, row: str) -> dict
 
 
 def _require_data(comparison: Comparison, folder: Path) -> None:
-    """Reads each data set once: hours of runs should not end at one that is not there."""
+    """Read each data set once: hours of runs should not end at one that is not there."""
     read = set()
     for column, rows in comparison.columns.items():
         data = next(iter(rows.values())).data

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...evidence import Finding, Interval
 from .. import account
-from ..audits import REFERENCES, TABLES, Told, audited, filled, verdict_counts
+from ..audits import REFERENCES, TABLES, CellText, audited, filled, verdict_counts
 from ..evidence import read_evidence, verdict_text
 from ..runs import Collection, Run
 from .plots import Axis, ticks
@@ -119,7 +119,7 @@ def rows_evidence(collection: Collection, places: Mapping[str, int]) -> dict[str
     }
 
 
-def _cell(told: Told) -> Cell:
+def _cell(told: CellText) -> Cell:
     text, spread, value = told
     return Cell(text, value, spread=spread)
 

@@ -74,7 +74,7 @@ def lookup(
 MEASURED = tuple(field.name for field in fields(Printed) if field.default is None)
 
 
-def beside(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -> Printed | None:
+def paper_value(settings: Mapping[str, Any], row: str, stage: int, table: str = "") -> Printed | None:
     """The paper's numbers for the settings of a column, preferably from ``table``, else from the first."""
     data = settings["data"]
     found = lookup(

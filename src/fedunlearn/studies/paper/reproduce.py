@@ -70,7 +70,7 @@ def collected(folder: Path, columns: Mapping[str, Collection], scale: str) -> re
     return results.gather(folder, columns, scale)
 
 
-def beside(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:
+def compare_with_paper(comparison: Comparison, found: results.Results) -> list[side_by_side.Cell]:
     """Our numbers and the paper's, for all rows, columns and seeds that have been run."""
     return side_by_side.side_by_side(found, comparison.requests, comparison.listed, comparison.printed)
 

@@ -20,7 +20,7 @@ from ...runs import write
 from .claims import KINDS
 from .conditions import Verdict
 from .gallery import draw
-from .reproduce import beside, plan, titles
+from .reproduce import compare_with_paper, plan, titles
 from .results import Results, load
 from .side_by_side import Cell, as_csv, counted, name, number
 from .verdicts import as_csv as claims_csv
@@ -95,7 +95,7 @@ def _order(row: tuple[str, int], cells: list[Cell]) -> tuple[int, int]:
 
 
 def _cells(table: str, scale: str, found: Results) -> list[Cell]:
-    return beside(plan(table, scale=scale, only=[], seeds=None), found)
+    return compare_with_paper(plan(table, scale=scale, only=[], seeds=None), found)
 
 
 def _agreement(results: Stored) -> str:

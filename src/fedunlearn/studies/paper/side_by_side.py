@@ -11,7 +11,7 @@ from typing import Any
 
 from ...measures.metrics import metric
 from ...report.tables import markdown
-from .paper import beside, printed
+from .paper import paper_value, printed
 from .results import Result, Results
 
 MEASURES = (
@@ -63,7 +63,7 @@ def side_by_side(results: Results, columns: Sequence[str], rows: Sequence[str], 
     for column in columns:
         runs = {row: found for row in rows if (found := results.of(column, row))}
         for row, stage, seeds in _ordered(runs):
-            paper = beside(results.settings[column], row, stage, table)
+            paper = paper_value(results.settings[column], row, stage, table)
             for measure in measures:
                 ours = [(run, value) for run in seeds if (value := _value(run, stage, measure)) is not None]
                 if ours:

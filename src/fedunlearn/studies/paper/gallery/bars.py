@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ....core import FedUnlearnError
 from ....measures.metrics import metric
 from ....report.drawing import BLACK
-from ..paper import beside
+from ..paper import paper_value
 from ..results import Result, Results
 from .selection import missing, select, spread
 from .style import COLUMN, PAGE, drawing, note, vectors
@@ -72,7 +72,7 @@ def conflict_bars(results: Results, columns: Sequence[str], rows: Sequence[str],
 
 def _printed(results: Results, column: str, row: str) -> float | None:
     settings = results.settings.get(column)
-    found = beside(settings, row, 1, "conflicts") if settings else None
+    found = paper_value(settings, row, 1, "conflicts") if settings else None
     return found.conflicts if found else None
 
 
