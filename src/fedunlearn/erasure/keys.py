@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 
 from ..core import FedUnlearnError
+from ..core.files import sync_folder
 from ..runs import write
 from ..runs.files import SEALED, explained
 
@@ -117,9 +118,5 @@ def destroy(path: Path) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             path.unlink()
-        if hasattr(os, "O_DIRECTORY") and path.parent.exists():
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        if path.parent.exists():
+            sync_folder(path.parent)

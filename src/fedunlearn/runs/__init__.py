@@ -5,7 +5,8 @@ from .environment import decisive, environment
 from .files import Cipher, json_bytes, locked, read_tensors, write, write_json, write_tensors
 from .folders import Folder, claim
 from .manifest import RECOVERY_HINT, Manifest, read_manifest, require_listed, tell_unverified, verify
-from .recorder import Recorder, earlier, public, read_json, read_metrics, read_outcome
+from .reading import earlier, public, read_json, read_metrics, read_outcome
+from .recorder import Recorder
 from .states import read_state, write_state
 
 __all__ = [

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..core import FedUnlearnError
 from ..core.errors import warn
+from ..core.files import sync_folder
 from ..core.hashes import digest
 
 SEALED = b"fedunlearn sealed"
@@ -76,12 +77,7 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders.
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(path.parent)
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FedUnlearnError, require
+from ..core.files import sync_folder
 from .keys import KeySource as KeySource
 from .keys import decoded, encoded, id_of, make_signature, read_key, verifies
 from .keys import key_id as key_id
@@ -234,12 +235,8 @@ def use_nonce(folder: Path, request: ErasureRequest, run: str) -> None:
             pass
         finally:
             temporary.unlink(missing_ok=True)
-        for changed in (folder, folder.parent) if hasattr(os, "O_DIRECTORY") else ():
-            descriptor = os.open(changed, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_folder(folder)
+        sync_folder(folder.parent)
         require_unused(folder, request, run)
     except OSError as error:
         raise FedUnlearnError(
