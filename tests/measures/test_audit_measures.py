@@ -45,7 +45,7 @@ def test_a_measure_reads_alike_wherever_it_is_shown(key):
         if name in (f"audit_{key}", f"audit_{key}_gap", f"audit_{key}_floor"):
             assert column.title.startswith(title)
             assert glossary([name])[name] == (column.title, column.help)
-            shown = column.told([evidence()])[0]
+            shown = column.cell([evidence()])[0]
             assert name != f"audit_{key}" or shown.split(" / ")[0] == text
 
 

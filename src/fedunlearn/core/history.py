@@ -87,9 +87,9 @@ class History:
             {name: value for name, value in self.shared.items() if name not in left},
         )
 
-    def only(self, kinds: Collection[str], *, beside: bool = True) -> History:
-        """The part that methods with these needs read; ``beside`` includes what is kept with any kind."""
-        kept = {*kinds, *(("share", "member") if beside else ())}
+    def only(self, kinds: Collection[str], *, common: bool = True) -> History:
+        """The part that methods with these needs read; ``common`` includes what is kept with any kind."""
+        kept = {*kinds, *(("share", "member") if common else ())}
         return History(
             {kind: rows for kind, rows in self.rows.items() if kind in kept},
             {name: value for name, value in self.shared.items() if name.partition("-")[0] in kept},

@@ -273,7 +273,7 @@ class Round:
         metrics |= measure.cost([*asked, *tried], seconds, seconds - self.waited)
         metrics |= measure.coverage(asked, heard, moved.heard, request)
         metrics["bytes_stored"] = measure.size(
-            *after.memory.values(), *request.history.only(phase.needs, beside=False).tensors().values()
+            *after.memory.values(), *request.history.only(phase.needs, common=False).tensors().values()
         )
         return metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +14,7 @@ from torch import nn
 from ..auditing import audit
 from ..core import Federation, Listener, State, require, vectors
 from ..core.seeds import derive
+from ..driver.sentences import SENTENCES
 from ..evidence import Evidence
 from ..server import forget
 from ..signing import stated_client
@@ -48,14 +50,13 @@ def against_retraining(
             # Training tries no step, and a retraining that did would ask three times as often.
             conditions["guards"] = replace(conditions["guards"], utility=False)
         without, retrained = desk.left_out(federation, client), []
+        worse_off = re.escape(SENTENCES["worse"].partition("{")[0])
         for which in range(1, number + 1):
             module = copy.deepcopy(model)
             vectors.load(module, original)
             shown = nullcontext(None) if show is None else show(f"retraining-{which}")
             with shown as listener, warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", "the retained clients are worse off"
-                )  # nobody gets this model
+                warnings.filterwarnings("ignore", worse_off)  # it is for comparison only
                 forget(
                     federation,
                     module,

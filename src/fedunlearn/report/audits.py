@@ -31,25 +31,25 @@ class Column:
     key: str
     title: str
     help: str
-    told: Callable[[Sequence[Evidence]], CellText]
+    cell: Callable[[Sequence[Evidence]], CellText]
 
 
 def _numbers(metric: Metric, of: Callable[[Evidence], float | None]) -> Column:
     """The mean of a number over audits ± its sample standard deviation (n − 1)."""
 
-    def told(evidence: Sequence[Evidence]) -> CellText:
+    def cell(evidence: Sequence[Evidence]) -> CellText:
         values = [value for each in evidence if (value := of(each)) is not None]
         return (*mean_text(metric, values), fmean(values) if values else None)
 
-    return Column(metric.key, metric.title, metric.help, told)
+    return Column(metric.key, metric.title, metric.help, cell)
 
 
-def _words(key: str, title: str, help: str, tell: Callable[[Sequence[Evidence]], str]) -> Column:
-    def told(evidence: Sequence[Evidence]) -> CellText:
-        text = tell(evidence)
+def _words(key: str, title: str, help: str, words: Callable[[Sequence[Evidence]], str]) -> Column:
+    def cell(evidence: Sequence[Evidence]) -> CellText:
+        text = words(evidence)
         return text, "", None if text == "–" else text
 
-    return Column(key, title, help, told)
+    return Column(key, title, help, cell)
 
 
 def _retained(evidence: Evidence) -> dict[str, Influence]:
@@ -85,8 +85,10 @@ def _harmed(evidence: Evidence) -> float | None:
 
 def verdict_counts(evidence: Sequence[Evidence]) -> str:
     """Say how often each verdict was given: ``EQUIVALENT 2/3, UNDER 1/3``."""
-    told = [verdict_text(each.verdict) for each in evidence]
-    return ", ".join(f"{verdict} {count}/{len(told)}" for verdict, count in Counter(told).most_common())
+    verdicts = [verdict_text(each.verdict) for each in evidence]
+    return ", ".join(
+        f"{verdict} {count}/{len(verdicts)}" for verdict, count in Counter(verdicts).most_common()
+    )
 
 
 def alarm_count(evidence: Sequence[Evidence]) -> str:
@@ -130,7 +132,7 @@ def _relearned(key: str) -> Column:
     """Median rounds of the model / of retraining."""
     measure = MEASURES[key]
 
-    def told(audits: Sequence[Evidence]) -> str:
+    def words(audits: Sequence[Evidence]) -> str:
         found = [values for each in audits if (values := measure.of(each, next(iter(each.targets))))]
         return " / ".join(
             measure.text(sorted((each[model] for each in found), key=_rounds)[(len(found) - 1) // 2])
@@ -139,7 +141,7 @@ def _relearned(key: str) -> Column:
         )
 
     help = f"{measure.metric.help} The model / retraining, which never knew it; the median over seeds."
-    return _words(f"audit_{key}", measure.metric.title, help, lambda audits: told(audits) or "–")
+    return _words(f"audit_{key}", measure.metric.title, help, lambda audits: words(audits) or "–")
 
 
 def _rounds(value: Value) -> float:
@@ -250,7 +252,7 @@ def filled(columns: Sequence[Column], found: Mapping[str, Sequence[Evidence]]) -
     return [
         column
         for column in columns
-        if any(column.told(evidence)[-1] is not None for evidence in found.values())
+        if any(column.cell(evidence)[-1] is not None for evidence in found.values())
     ]
 
 
@@ -262,7 +264,7 @@ def evidence_tables(rows: Mapping[str, Sequence[Path]]) -> list[Lines]:
         [
             ["", *(column.title for column in columns)],
             *(
-                [row, *(_text(column.told(evidence)) for column in columns)]
+                [row, *(_text(column.cell(evidence)) for column in columns)]
                 for row, evidence in found.items()
             ),
         ]
@@ -271,5 +273,5 @@ def evidence_tables(rows: Mapping[str, Sequence[Path]]) -> list[Lines]:
     ]
 
 
-def _text(told: CellText) -> str:
-    return " ".join(filter(None, told[:2]))
+def _text(cell: CellText) -> str:
+    return " ".join(filter(None, cell[:2]))

@@ -103,7 +103,7 @@ def rows_evidence(collection: Collection, places: Mapping[str, int]) -> dict[str
             "Row",
             [Heading(column.title, column.key) for column in columns],
             [
-                (row, places.get(row), [_cell(column.told(audits)) for column in columns])
+                (row, places.get(row), [_cell(column.cell(audits)) for column in columns])
                 for row, audits in found.items()
             ],
         )
@@ -119,8 +119,8 @@ def rows_evidence(collection: Collection, places: Mapping[str, int]) -> dict[str
     }
 
 
-def _cell(told: CellText) -> Cell:
-    text, spread, value = told
+def _cell(cell: CellText) -> Cell:
+    text, spread, value = cell
     return Cell(text, value, spread=spread)
 
 
