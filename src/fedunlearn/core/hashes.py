@@ -14,6 +14,11 @@ from . import vectors
 from .state import State
 
 
+def content_hash(content: bytes) -> str:
+    """SHA-256 of bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, types, shapes and bytes."""
     total = hashlib.sha256()
@@ -38,4 +43,4 @@ def module_hash(model: nn.Module) -> str:
 
 def fingerprint(value: Any) -> str:
     """SHA-256 of a JSON value in canonical form."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return content_hash(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())

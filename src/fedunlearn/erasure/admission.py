@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..core import Authorising, ClientId, Federation, FedUnlearnError, History, Request, State, vectors
-from ..core.hashes import model_hash, module_hash
+from ..core.hashes import content_hash, model_hash, module_hash
 from ..runs import fingerprint, json_bytes, read_metrics, read_state, read_tensors, write
 from ..runs.files import explained, tensor_bytes
 from ..runs.states import state_bytes
@@ -135,7 +134,7 @@ def admit(work: Work, plan: Plan, given: History | None) -> None:
     if history is not None and not kept:
         sealed = work.key.seal(tensor_bytes(history.tensors()))
         write(work.place / HISTORY, sealed, private=True)
-        kept["history"] = hashlib.sha256(sealed).hexdigest()
+        kept["history"] = content_hash(sealed)
     work.record(
         RequestState.ADMITTED,
         method=plan.method,
@@ -178,7 +177,7 @@ def recorded(work: Work) -> History | None:
     if attempt is None or attempt.history is None:
         return None
     content = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(content).hexdigest() != attempt.history:
+    if content_hash(content) != attempt.history:
         raise FedUnlearnError(
             f"{path} is not the history that was admitted: restore it from a copy", code="damaged"
         )

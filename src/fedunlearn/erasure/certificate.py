@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..core import FedUnlearnError
+from ..core.hashes import content_hash
 from ..signing import LARGEST_DOCUMENT, KeySource, Refusal, Refused, key_id, opened, sign
 from .ledger import head_at, read
 from .predicate import KIND, PREDICATE_TYPE, STATEMENT_TYPE, Predicate, Statement
@@ -134,17 +135,14 @@ def _check_model(path: Path, predicate: Predicate) -> str:
 def _check_receipt(path: Path, document: str, public_key: KeySource, ledger: Path | None) -> str:
     text = read_certificate(path)
     receipt = opened(text, RECEIPT, public_key)
-    if receipt.get("certificate_sha256") != _digest(document):
+    if receipt.get("certificate_sha256") != content_hash(document.encode()):
         raise Refused(Refusal.BAD_FIELDS, f"{path} is the receipt of another certificate")
-    if ledger is not None and not any(entry.fields.get("receipt") == _digest(text) for entry in read(ledger)):
+    digest = content_hash(text.encode())
+    if ledger is not None and not any(entry.fields.get("receipt") == digest for entry in read(ledger)):
         raise FedUnlearnError(
             f"{ledger} does not record the purge of {path}: copy the ledger again", code="damaged"
         )
     return f"{path} says that {receipt['deleted']} files and folders were deleted, and their key destroyed."
-
-
-def _digest(document: str) -> str:
-    return hashlib.sha256(document.encode()).hexdigest()
 
 
 def _check_ledger(path: Path, predicate: Predicate, document: str) -> str:
@@ -159,7 +157,8 @@ def _check_ledger(path: Path, predicate: Predicate, document: str) -> str:
         )
     if not any(entry.request == predicate.request.id for entry in entries[: stated.length]):
         raise FedUnlearnError(f"{path} has no entry of the request {predicate.request.id}", code="damaged")
-    if not any(entry.fields.get("certificate") == _digest(document) for entry in entries[stated.length :]):
+    digest = content_hash(document.encode())
+    if not any(entry.fields.get("certificate") == digest for entry in entries[stated.length :]):
         raise FedUnlearnError(
             f"{path} does not record this certificate: copy the ledger again, or ask the controller why",
             code="damaged",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core import FedUnlearnError, Outcome, Phase, Status, vectors
-from ..core.hashes import model_hash
+from ..core.hashes import content_hash, model_hash
 from ..core.registry import method as methods
 from ..runs import write
 from ..runs.files import tensor_bytes
@@ -89,7 +88,7 @@ def certify(work: Work, end: RequestState, outcome: Outcome, evidence: Evidence)
         model_before=ModelBefore(sha256=attempt.model),
         model_after=ModelAfter(
             sha256=model_hash(outcome.state),
-            file_sha256=hashlib.sha256(content).hexdigest(),
+            file_sha256=content_hash(content),
             parameters=outcome.params.numel(),
             buffers=len(outcome.state.buffers),
         ),
@@ -195,7 +194,7 @@ def install(desk: Desk, certified: Entry) -> None:
     """Put the model of a certified request into production."""
     path = desk.place(certified.request) / MODEL
     content = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(content).hexdigest() != certified.fields["file"]:
+    if content_hash(content) != certified.fields["file"]:
         raise FedUnlearnError(f"{path} is not the certified model: restore it from a copy")
     if desk.policy.model is not None:
         write(desk.folder / desk.policy.model, content, private=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from ..auditing import audit
 from ..core import FedUnlearnError, Metrics, Outcome, State, Status
 from ..core.errors import warn
-from ..core.hashes import model_hash
+from ..core.hashes import content_hash, model_hash
 from ..evidence import Evidence, Verdict
 from .certification import certify, utility
 from .evidence_entries import evidence_entries
@@ -51,7 +50,7 @@ def conclude(work: Work, before: State, outcome: Outcome, auditor: Auditor | Non
     reason = _reason(outcome, tested, work.desk.policy.floor)
     end = RequestState.CERTIFIED if not reason else ENDS.get(outcome.status, RequestState.ESCALATED)
     document, predicate = certify(work, end, outcome, tested)
-    digest = hashlib.sha256(document.encode()).hexdigest()
+    digest = content_hash(document.encode())
     after, claim = predicate.model_after, str(predicate.claim.claim)
     more = {"file": after.file_sha256} if end is RequestState.CERTIFIED else {"reason": reason}
     work.record(end, claim=claim, model=after.sha256, certificate=digest, **more)

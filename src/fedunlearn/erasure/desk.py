@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import ClientId, Federation, FedUnlearnError, did_you_mean
-from ..runs import fingerprint, json_bytes, read_json, write
+from ..runs import content_hash, fingerprint, json_bytes, read_json, write
 from .keys import Key, key_in, read_key
 from .ledger import Entry, Ledger
 from .request_state import FIRST, RequestState
@@ -165,7 +164,7 @@ class Desk:
             raise FedUnlearnError(
                 f"cannot read {path}: {error.strerror}; restore it from a copy", code="file"
             ) from None
-        if received is None or hashlib.sha256(content).hexdigest() != received.fields["document"]:
+        if received is None or content_hash(content) != received.fields["document"]:
             raise FedUnlearnError(f"{path} is not as it was received: restore it from a copy", code="damaged")
         return content.decode()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import FedUnlearnError
-from ..runs import locked, write
+from ..runs import content_hash, locked, write
 from ..runs.files import explained
 from ..signing import KeySource, Refused, opened, public_part, sign
 from .request_state import FAILURES, RequestState
@@ -165,7 +164,7 @@ class Ledger:
                     "previous": previous,
                 }
             )
-            self._sign_head(previous, length, announced=hashlib.sha256(line).hexdigest())
+            self._sign_head(previous, length, announced=content_hash(line))
             with explained(self.path), self.path.open("ab") as file:
                 file.write(line + b"\n")
                 file.flush()
@@ -296,7 +295,7 @@ def _parsed(path: Path, content: bytes, before: tuple[Entry, ...]) -> tuple[Entr
             body["event"],
             body["fields"],
             body["previous"],
-            hashlib.sha256(line).hexdigest(),
+            content_hash(line),
         )
         found.append(last)
     return tuple(found)

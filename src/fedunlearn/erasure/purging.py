@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 from shlex import quote
 
 from ..core import FedUnlearnError
-from ..runs import locked, write
+from ..runs import content_hash, locked, write
 from ..runs.files import explained
 from ..signing import sign
 from .certificate import RECEIPT
@@ -91,7 +90,7 @@ def purge(desk: Desk, request: str, *, withdrawn: bool = False) -> Case:
             desk.controller_key,
         )
         write(place / "purge.json", receipt.encode())
-        digest = hashlib.sha256(receipt.encode()).hexdigest()
+        digest = content_hash(receipt.encode())
         desk.ledger.append(request, RequestState.PURGED, files=deleted, receipt=digest)
         return desk.case(request)
 
@@ -113,7 +112,7 @@ def _check_kept(case: Case, place: Path) -> None:
     recorded = {name: value for entry in case.entries for name, value in entry.fields.items()}
     for name, field in ((CERTIFICATE, "certificate"), ("purge.json", "receipt"), (MODEL, "file")):
         path = place / name
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+        found = content_hash(path.read_bytes()) if path.exists() else None
         if found != recorded.get(field) and not (name == MODEL and found is None):
             raise FedUnlearnError(f"{path} is not as the ledger says: restore it from a copy", code="damaged")
 

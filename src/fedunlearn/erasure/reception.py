@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from ..core import ClientId, FedUnlearnError
-from ..runs import locked, write
+from ..runs import content_hash, locked, write
 from ..runs.files import explained, remove_partial
 from ..signing import ErasureRequest, Refusal, Refused, check_request, key_id, stated_client, use_nonce
 from .desk import DAY, NONCES, Case, Desk
@@ -15,7 +13,7 @@ from .request_state import RequestState
 
 def identify(document: str) -> str:
     """Return the ID of a request: the beginning of its digest, which nothing but the document reveals."""
-    return hashlib.sha256(document.encode(errors="replace")).hexdigest()[:16]
+    return content_hash(document.encode(errors="replace"))[:16]
 
 
 def receive(desk: Desk, document: str, model_sha256: str | None = None) -> Case:
@@ -32,7 +30,7 @@ def _receive(desk: Desk, document: str, model_sha256: str | None) -> Case:
     desk.ledger.settle()
     with explained(desk.folder / NONCES):
         remove_partial(desk.folder / NONCES)
-    request, digest = identify(document), hashlib.sha256(document.encode(errors="replace")).hexdigest()
+    request, digest = identify(document), content_hash(document.encode(errors="replace"))
     known = desk.ledger.of(request)
     before = Case(request, known).state if known else None
     if before is not None and before.accepted:

@@ -85,10 +85,8 @@ def _harmed(evidence: Evidence) -> float | None:
 
 def verdict_counts(evidence: Sequence[Evidence]) -> str:
     """Say how often each verdict was given: ``EQUIVALENT 2/3, UNDER 1/3``."""
-    verdicts = [verdict_text(each.verdict) for each in evidence]
-    return ", ".join(
-        f"{verdict} {count}/{len(verdicts)}" for verdict, count in Counter(verdicts).most_common()
-    )
+    counts = Counter(verdict_text(each.verdict) for each in evidence)
+    return ", ".join(f"{verdict} {count}/{len(evidence)}" for verdict, count in counts.most_common())
 
 
 def alarm_count(evidence: Sequence[Evidence]) -> str:

@@ -1,6 +1,6 @@
 """Run folders: the files of a run, how to resume from them, and how their damage is noticed."""
 
-from ..core.hashes import digest, fingerprint, model_hash
+from ..core.hashes import content_hash, digest, fingerprint, model_hash
 from .environment import decisive, environment
 from .files import Cipher, json_bytes, locked, read_tensors, write, write_json, write_tensors
 from .folders import Folder, claim
@@ -16,6 +16,7 @@ __all__ = [
     "Manifest",
     "Recorder",
     "claim",
+    "content_hash",
     "decisive",
     "digest",
     "earlier",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import secrets
@@ -20,7 +19,7 @@ from torch import Tensor
 from ..core import FedUnlearnError
 from ..core.errors import warn
 from ..core.files import sync_folder
-from ..core.hashes import digest
+from ..core.hashes import content_hash, digest
 
 SEALED = b"fedunlearn sealed"
 """How the content of an encrypted file begins."""
@@ -166,7 +165,7 @@ def _metadata(content: bytes) -> dict[str, str]:
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    return hashlib.sha256((digest(tensors) + json.dumps(metadata, sort_keys=True)).encode()).hexdigest()
+    return content_hash((digest(tensors) + json.dumps(metadata, sort_keys=True)).encode())
 
 
 @contextmanager
