@@ -134,7 +134,7 @@ FAULTS = {  # name: text, what takes its place, tests
     "rows after the checkpoint": ("content = content[: listed.size if listed else 0]", "pass", "tests/runs"),
     "keys readable by others": ("mode=0o600", "mode=0o644", "tests/runs tests/erasure"),
     # documents and the desk
-    "another key signs": ("ours = signer == _key_id(public)", "ours = True", "tests/test_signing.py"),
+    "another key signs": ("ours = signer == id_of(public)", "ours = True", "tests/test_signing.py"),
     "expired requests": (
         "at < request.expires, Refusal.EXPIRED",
         "True, Refusal.EXPIRED",
