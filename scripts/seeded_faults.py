@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DRIVER, SERVER, ERASURE = "tests/driver", "tests/server", "tests/erasure"
+DRIVER, ERASURE = "tests/driver tests/contract", "tests/erasure"
 FAULTS = {  # name: text, what takes its place, tests
     # mathematics
     "project every displacement": (" or not (always or product > 0):", ":", "tests/maths"),
@@ -47,7 +47,7 @@ FAULTS = {  # name: text, what takes its place, tests
     "earlier requests are no anchors": (
         "anchor for anchor in (request.params, *request.anchors)])\n        always",
         "anchor for anchor in (request.params,)])\n        always",
-        "tests/methods",
+        "tests/methods tests/server/test_successive.py",
     ),
     "patience of FedOSD": (
         "if stalled < PATIENCE:",
@@ -63,7 +63,7 @@ FAULTS = {  # name: text, what takes its place, tests
     "the same order in each epoch": (
         'generator("batches", self.seed_of(client), epoch)',
         'generator("batches", self.seed_of(client))',
-        "tests/client tests/engines/test_parallel.py tests/core",
+        "tests/client tests/core tests/engines/test_workers.py",
     ),
     "every client draws alike": (
         '*self.seed, client, f"local training',

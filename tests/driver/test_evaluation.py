@@ -64,6 +64,8 @@ def test_a_stop_rule_ends_unlearning_and_leaves_the_recovery(name):
     ]
     bar = (course[0] + min(course)) / 2
     heard: list[Event] = []
+    assert not Below("asr", bar).met({"asr": bar}, "site-1")
+    assert not Above("asr", bar).met({"asr": bar}, "site-1")
     stopped = falling(name, stop=[Below("asr", bar)], listeners=[heard.append])
     (last,) = [row for row in stopped.metrics if row.get("status") == "converged"]
     assert last["asr"] < bar <= min(course[: last["elapsed"]])

@@ -117,6 +117,17 @@ def test_a_rule_that_would_refuse_half_of_the_clients_refuses_nobody(attack):
     assert not any(replies.missing for replies in seen[:1])
 
 
+def test_all_rules_together_refuse_at_most_half_of_the_clients():
+    attacks = {BAD: scaled(100), VICTIM: copied_from("site-2"), "site-3": copied_from(TARGET, 0.05)}
+    for chosen, expected in (
+        ({"site-3"}, {"site-3"}),
+        ({BAD, VICTIM}, {BAD, "site-2"}),  # of two that are equal, the second is refused
+        ({BAD, VICTIM, "site-3"}, {BAD, "site-2"}),
+    ):
+        _, seen = run({client: attacks[client] for client in chosen}, guards=Guards(utility=False))
+        assert seen[0].missing.keys() == expected
+
+
 def test_more_data_may_make_a_longer_update():
     def larger(seen):
         return replace(seen.sends(seen.own.moved * 30), examples=20 * seen.own.examples)

@@ -12,6 +12,7 @@ from support.codes import refused
 
 from fedunlearn.evidence import (
     Estimate,
+    Interval,
     Scores,
     auc,
     auc_error,
@@ -210,6 +211,12 @@ def test_the_two_tests_are_the_interval(value: float, error: float, margin: floa
     lower = stats.norm.sf((value + margin) / error)
     upper = stats.norm.cdf((value - margin) / error)
     assert found.p_value == pytest.approx(max(lower, upper), abs=1e-12)
+
+
+def test_an_interval_that_touches_the_margin_is_not_within_it() -> None:
+    assert Interval(-0.04, 0.04, level=0.9).within(0.05)
+    assert not Interval(-0.05, 0.04, level=0.9).within(0.05)
+    assert not Interval(-0.04, 0.05, level=0.9).within(0.05)
 
 
 def test_a_known_difference_needs_no_test() -> None:
