@@ -32,10 +32,12 @@ def preconditions(
     participation: Participation,
     *,
     authorised: bool = False,
+    rehearse: bool = False,
 ) -> Iterator[str]:
     """Yield every reason why phases cannot run now, one sentence each: what, where, and what to do.
 
-    ``authorised`` says that the federation is shown the signed request of the target before the run.
+    ``authorised`` says that the federation is shown the signed request of the target before the run;
+    with ``rehearse``, a phase that cannot start raises its error on any federation.
     """
     if request.public and request.public not in present:
         yield f"{request.public!r}, which holds the public data, is not present: add it"
@@ -55,7 +57,7 @@ def preconditions(
             f"{other} has not asked to be forgotten: the signed request is by {allowed}, "
             f"so name {allowed} alone"
         )
-    if isinstance(federation, Selective) and not missing:
+    if not missing and (rehearse or isinstance(federation, Selective)):
         yield from refusals(phases, request, federation)
 
 

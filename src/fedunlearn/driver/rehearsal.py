@@ -9,6 +9,7 @@ import torch
 
 from ..core import (
     ClientId,
+    Federation,
     Job,
     Jobs,
     Mean,
@@ -26,11 +27,13 @@ SCALE = 1e-3
 """The scale of fake displacements."""
 
 
-def refusals(phases: Sequence[Phase], request: Request, federation: Selective) -> Iterator[str]:
+def refusals(phases: Sequence[Phase], request: Request, federation: Federation) -> Iterator[str]:
     """Yield a sentence for each job of a method that the clients of a federation cannot carry out."""
     for jobs in asked(phases, request):
         for client, job in jobs.items():
-            if client != request.public and (why := federation.refusal(job)):
+            if not isinstance(federation, Selective) or client == request.public:
+                continue
+            if why := federation.refusal(job):
                 yield f"this method cannot run on this federation: {why}"
 
 

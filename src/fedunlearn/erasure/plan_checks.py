@@ -19,7 +19,6 @@ from ..core.registry import method as methods
 from ..driver import Participation
 from ..driver.gate import admit
 from ..driver.preconditions import preconditions
-from ..driver.rehearsal import asked
 from ..evidence.measures import listed
 from ..server import ASKS_THE_GONE, NEVER_TRAINED
 
@@ -49,12 +48,9 @@ def obstacles(
     shown = isinstance(federation, Authorising) and not gone
     try:
         for problem in preconditions(
-            phases, request, federation, present, training, participation, authorised=shown
+            phases, request, federation, present, training, participation, authorised=shown, rehearse=True
         ):
             yield FedUnlearnError(problem, code="unsuitable")
-        if not list(requirements.missing(phases, request, federation.task)):
-            for _ in asked(phases, request):
-                pass  # a phase that cannot start raises an error here
     except FedUnlearnError as error:
         yield error
     if begun:
