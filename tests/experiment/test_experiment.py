@@ -18,15 +18,8 @@ from fedunlearn import experiment as experiments
 from fedunlearn.core.vectors import load
 from fedunlearn.experiment import Experiment, check, prepare, read
 from fedunlearn.experiment.pretraining import pretraining as training_of
-from fedunlearn.runs import (
-    model_hash,
-    public,
-    read_json,
-    read_metrics,
-    read_outcome,
-    read_state,
-    read_tensors,
-)
+from fedunlearn.runs import model_hash, read_json, read_metrics, read_outcome, read_state, read_tensors
+from fedunlearn.runs.reading import public
 
 SMALL = {
     "name": "small",
