@@ -47,7 +47,7 @@ FAULTS = {  # name: text, what takes its place, tests
     "earlier requests are no anchors": (
         "anchor for anchor in (request.params, *request.anchors)])\n        always",
         "anchor for anchor in (request.params,)])\n        always",
-        "tests/methods tests/server/test_successive.py",
+        "tests/methods tests/contract/test_requests.py",
     ),
     "patience of FedOSD": (
         "if stalled < PATIENCE:",
@@ -148,7 +148,7 @@ FAULTS = {  # name: text, what takes its place, tests
         "if False:",
         ERASURE,
     ),
-    "the key survives": ('destroy(place / "key")\n        _delete(place)', "_delete(place)", ERASURE),
+    "files survive a purge": ("_delete(place)\n        _delete_earlier", "_delete_earlier", ERASURE),
     # evidence and data
     "alarms need no correction": ("MINIMUM = 600", "MINIMUM = 6", "tests/evidence"),
     "pools that overlap": ("if int(times.max()) > 1:", "if False:", "tests/data"),

@@ -72,7 +72,7 @@ EDITS = {
     "swapped": lambda lines: [lines[1], lines[0], *lines[2:]],
     "repeated": lambda lines: [*lines, lines[-1]],
     "edited": lambda lines: [*lines[:2], lines[2].replace(b"expired", b"forged!"), *lines[3:]],
-    "last edited": lambda lines: [*lines[:-1], lines[-1].replace(b"expired", b"forged!")],
+    "last edited": lambda lines: [*lines[:-1], lines[-1].replace(b"expired", b"too-old")],
     "spelt otherwise": lambda lines: [json.dumps(json.loads(lines[0])).encode() + b"\n", *lines[1:]],
     "no JSON": lambda lines: [*lines[:2], b"{\n", *lines[3:]],
 }
