@@ -39,7 +39,8 @@ def check_results(
         repeated = gather(wanted, folder)
         (again,) = (each for each in repeated.results if each.name == cell.name)
         _require_same(cell.model_copy(update={"environment": again.environment}), again)
-        if stored.methods[cell.method] != repeated.methods[cell.method]:
+        about = stored.methods[cell.method]
+        if about.file and about != repeated.methods[cell.method]:
             raise FedUnlearnError(
                 f"{path} describes {cell.method} differently from its Python file", code="damaged"
             )

@@ -171,7 +171,8 @@ def _about(name: str, experiment: Experiment | None) -> About:
     told = {key: entry.about.get(key, "-") for key in ("paper", "source", "summary")}
     return About(
         **told,
-        online=requirements.online(phases),
+        # A submission may say so itself: its phases need not declare whom they ask.
+        online=entry.about.get("online") or requirements.online(phases),
         needs=tuple(sorted(requirements.needs(phases))),
         tuned=experiment is not None and rates_matter(experiment),
         file=Submitted(name=own[0].path.name, sha256=own[0].sha256) if own else None,
